@@ -1,0 +1,213 @@
+"""What a channel's ancestors contribute to a checkpoint: the nearest stored value, then the owned writes after it.
+
+The walk follows parent pointers only and carries a visited set, since a re-put can close a loop. It ends in silence where the
+LangGraph contract does (an id never stored, a true root, a loop), and raises where history is known to be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from ckptstore.codec.names import channel_bit
+from ckptstore.codec.records import (
+    ChannelPast,
+    HistoryEdge,
+    Kind,
+    decode_history,
+    decode_writes,
+    writes_mask,
+)
+from ckptstore.errors import CheckpointLineageIntegrityError
+from ckptstore.lineage.ownership import read_record
+from ckptstore.model import Ref, Typed, WritesRecord
+from ckptstore.storage import View
+from ckptstore.storage.catalog import CheckpointEntry
+
+
+class WriteItem(NamedTuple):
+    """One write of a channel, in replay order."""
+
+    task_id: str
+    value: Ref | Typed
+
+
+def read_writes(view: View, ref: Ref) -> WritesRecord:
+    """A writes record from the log."""
+    frame = view.frame(ref.lsn)
+    return decode_writes(ref, frame.entry(ref, Kind.WRITES), frame.raw(ref.ordinal))
+
+
+def read_history(view: View, ref: Ref) -> dict[str, ChannelPast]:
+    """A history record from the log."""
+    frame = view.frame(ref.lsn)
+    return decode_history(frame.entry(ref, Kind.HISTORY), frame.raw(ref.ordinal))
+
+
+def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str]) -> dict[str, ChannelPast]:
+    """For each channel, what lies behind `start`: its own value and its own writes are not part of it.
+
+    Raises:
+        CheckpointLineageIntegrityError: an ancestor was removed and left no history record, so something is lost.
+    """
+    edges: dict[str, list[HistoryEdge]] = {channel: [] for channel in channels}
+    seeds: dict[str, Ref | Typed] = {}
+    older: dict[str, tuple[HistoryEdge, ...]] = {}
+    open_channels = set(edges)
+    visited = {start.number}
+    entry = start
+    while open_channels:
+        if entry.has_history:
+            _end_at_history(view, lane, entry, start, open_channels, seeds, older)
+            break
+        if not entry.parent or entry.parent in visited:
+            break
+        visited.add(entry.parent)
+        parent = view.checkpoint(lane, entry.parent)
+        if parent is None:
+            break
+        if parent.removed:
+            raise CheckpointLineageIntegrityError(
+                f"history of {sorted(open_channels)} is lost: the parent of checkpoint {read_record(view, entry.ref).id!r} was "
+                "removed and left no history record. Start from a checkpoint that holds these channels' values"
+            )
+        _collect_edge(view, parent, entry, open_channels, edges)
+        if parent.mask and any(parent.mask & channel_bit(channel) for channel in open_channels):
+            table = read_record(view, parent.ref).table
+            for channel in list(open_channels):
+                slot = table.get(channel)
+                if slot is not None and slot.value is not None:
+                    seeds[channel] = slot.value
+                    open_channels.discard(channel)
+        entry = parent
+    return {
+        channel: ChannelPast(seeds.get(channel), (*older.get(channel, ()), *reversed(newest_first)))
+        for channel, newest_first in edges.items()
+    }
+
+
+def _end_at_history(
+    view: View,
+    lane: int,
+    entry: CheckpointEntry,
+    start: CheckpointEntry,
+    open_channels: Collection[str],
+    seeds: dict[str, Ref | Typed],
+    older: dict[str, tuple[HistoryEdge, ...]],
+) -> None:
+    """Take over what a survivor kept of its removed ancestors."""
+    ref = view.history(lane, entry.number)
+    assert ref is not None
+    kept = read_history(view, ref)
+    for channel in open_channels:
+        if channel in kept:
+            seed, older[channel] = kept[channel]
+            if seed is not None:
+                seeds[channel] = seed
+        elif entry is start and entry.mask & channel_bit(channel):
+            record = read_record(view, entry.ref)
+            slot = record.table.get(channel)
+            if slot is not None and slot.value is not None:
+                raise CheckpointLineageIntegrityError(
+                    f"what channel {channel!r} held before checkpoint {record.id!r} was pruned; the checkpoint holds its value"
+                )
+
+
+def _collect_edge(
+    view: View,
+    parent: CheckpointEntry,
+    child: CheckpointEntry,
+    open_channels: Collection[str],
+    edges: dict[str, list[HistoryEdge]],
+) -> None:
+    """Append the batches on one edge to the channels they write."""
+    consumed = child.consumed
+    if not (consumed.every or consumed.newest or consumed.first):
+        return
+    masks = {ref: writes_mask(view.frame(ref.lsn).entry(ref, Kind.WRITES)) for ref in consumed.refs()}
+    unchanged: Collection[str] = ()
+    if consumed.gated:
+        # Two stored facts: every superstep moves the version of each channel it wrote, so an equal version on both ends says
+        # that the child used none of the batches on that channel.
+        before, after = read_record(view, parent.ref).table, read_record(view, child.ref).table
+        unchanged = {
+            channel
+            for channel in open_channels
+            if channel in before
+            and channel in after
+            and before[channel].version is not None
+            and before[channel].version == after[channel].version
+        }
+    for channel in open_channels:
+        bit = channel_bit(channel)
+        edge = HistoryEdge(
+            tuple(ref for ref in consumed.every if masks[ref] & bit),
+            tuple(ref for ref in consumed.newest if masks[ref] & bit),
+            () if channel in unchanged else tuple(ref for ref in consumed.first if masks[ref] & bit),
+        )
+        if edge.every or edge.newest or edge.first:
+            edges[channel].append(edge)
+
+
+def edge_writes(channel: str, edge: HistoryEdge, read: dict[Ref, WritesRecord]) -> Iterator[WriteItem]:
+    """The writes of one channel on one edge, in the order live execution applied them: (task_path, task_id, idx).
+
+    Args:
+        read: the batches of the edge, already read.
+    """
+    items: list[tuple[tuple[str, str, int, int], WriteItem]] = []
+
+    def add(record: WritesRecord, order: int) -> None:
+        for idx, name, value in record.writes:
+            if name == channel and idx >= 0:
+                items.append(((record.task_path, record.task_id, order, idx), WriteItem(record.task_id, value)))
+
+    own = set()
+    for ref in edge.every:
+        own.add(read[ref].task_id)
+        add(read[ref], ref.lsn)
+    newest: dict[str, WritesRecord] = {}
+    for ref in sorted(edge.newest):
+        newest[read[ref].task_id] = read[ref]
+    for task, record in newest.items():
+        own.add(task)
+        add(record, record.ref.lsn)
+    seen: set[tuple[str, int]] = set()
+    for ref in sorted(edge.first):
+        record = read[ref]
+        if record.task_id in own:
+            continue
+        for idx, name, value in record.writes:
+            if idx >= 0 and (record.task_id, idx) not in seen:
+                seen.add((record.task_id, idx))
+                if name == channel:
+                    items.append(((record.task_path, record.task_id, 0, idx), WriteItem(record.task_id, value)))
+    items.sort(key=lambda item: item[0])
+    return (item for _, item in items)
+
+
+def history_channels(view: View, lane: int, start: CheckpointEntry) -> list[str]:
+    """Channels of which a survivor needs the past when its ancestors go.
+
+    Those that have a version and no value, and those that writes on its path touch and it holds no value of.
+    """
+    table = read_record(view, start.ref).table
+    wanted = {channel for channel, slot in table.items() if slot.value is None}
+    visited = {start.number}
+    entry = start
+    while True:
+        if entry.has_history:
+            ref = view.history(lane, entry.number)
+            assert ref is not None
+            wanted |= read_history(view, ref).keys()
+            break
+        for ref in entry.consumed.refs():
+            wanted |= {name for idx, name, _ in read_writes(view, ref).writes if idx >= 0}
+        if not entry.parent or entry.parent in visited:
+            break
+        visited.add(entry.parent)
+        parent = view.live_checkpoint(lane, entry.parent)
+        if parent is None:
+            break
+        entry = parent
+    return sorted(channel for channel in wanted if channel not in table or table[channel].value is None)

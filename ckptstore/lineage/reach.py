@@ -1,0 +1,77 @@
+"""Which frames a lane still needs: what is live is what is reachable over references."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ckptstore.codec.records import Kind, checkpoint_refs, history_refs, writes_refs
+from ckptstore.model import Ref
+from ckptstore.storage import View
+
+
+def all_numbers(view: View, lane: int) -> list[int]:
+    """Every number of a lane: checkpoints, removed ones, and ids that only writes or children name."""
+    return list(range(1, view.state(lane).numbers + 1))
+
+
+def frames_of(view: View, lane: int) -> set[int]:
+    """LSNs of frames that records of this lane stand in, by the index alone; what those reference is not followed."""
+    lsns = set()
+    for number in all_numbers(view, lane):
+        entry = view.checkpoint(lane, number)
+        if entry is not None:
+            lsns.add(entry.ref.lsn)
+        lsns.update(batch.ref.lsn for batch in view.writes(lane, number))
+        history = view.history(lane, number)
+        if history is not None:
+            lsns.add(history.lsn)
+            entry_ = view.frame(history.lsn).entry(history, Kind.HISTORY)
+            values, writes = history_refs(entry_)
+            lsns.update(ref.lsn for ref in (*values, *writes))
+    return lsns
+
+
+def reachable(view: View, lane: int, without: Iterable[int] = ()) -> set[int]:
+    """LSNs of frames that live records of a lane stand in or reference.
+
+    Args:
+        without: numbers of checkpoints to leave out, with their writes: those about to be removed.
+    """
+    left_out = set(without)
+    lsns: set[int] = set()
+    for number in all_numbers(view, lane):
+        if number in left_out:
+            continue
+        entry = view.live_checkpoint(lane, number)
+        if entry is not None:
+            lsns.add(entry.ref.lsn)
+            record = view.frame(entry.ref.lsn).entry(entry.ref, Kind.CHECKPOINT)
+            lsns.update(ref.lsn for ref in checkpoint_refs(entry.ref.lsn, record))
+            if not entry.has_history and entry.parent not in left_out and view.live_checkpoint(lane, entry.parent):
+                for ref in entry.consumed.refs():
+                    lsns |= _writes_frames(view, ref)
+        for batch in view.writes(lane, number):
+            lsns |= _writes_frames(view, batch.ref)
+        history = view.history(lane, number)
+        if history is not None:
+            lsns.add(history.lsn)
+            values, writes = history_refs(view.frame(history.lsn).entry(history, Kind.HISTORY))
+            lsns.update(ref.lsn for ref in values)
+            for ref in writes:
+                lsns |= _writes_frames(view, ref)
+    return lsns
+
+
+def _writes_frames(view: View, ref: Ref) -> set[int]:
+    entry = view.frame(ref.lsn).entry(ref, Kind.WRITES)
+    return {ref.lsn, *(value.lsn for value in writes_refs(ref.lsn, entry))}
+
+
+def relatives(view: View, lane: int) -> set[int]:
+    """Live lanes that share records with this one: its copies, what it was copied from, and their copies."""
+    family = {lane, *view.origins(lane)}
+    found = {origin for origin in family if origin != lane and view.address(origin) is not None}
+    for other, origins in view.copied_lanes():
+        if other != lane and family & {other, *origins}:
+            found.add(other)
+    return found

@@ -1,0 +1,117 @@
+"""Where records live: the protocol, and what every home of the log has in common.
+
+A storage keeps frames (one public call each) in an order and an index over them. Above this room nobody knows segments, offsets
+or fsync. Two homes exist: `memory.MemoryStorage` and `local.engine.LocalStorage`, a folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from ckptstore.codec.records import Encoded, Entry, decode_body
+from ckptstore.errors import StaleIndexError
+from ckptstore.model import Ref
+from ckptstore.storage.catalog import Catalog
+
+
+class Frame:
+    """A verified frame: its directory, and its bodies on demand. Immutable; safe to share between threads."""
+
+    __slots__ = ("_bodies", "_starts", "entries", "lsn", "size")
+
+    def __init__(self, lsn: int, entries: list[Entry], bodies: bytes) -> None:
+        self.lsn = lsn
+        self.entries = entries
+        self._bodies = bodies
+        starts, at = [], 0
+        for entry in entries:
+            starts.append(at)
+            at += entry[2]
+        self._starts = starts
+        self.size = len(bodies) + 64 * len(entries) + 200
+
+    def stored(self, ordinal: int) -> bytes:
+        """The body of one record as it is stored."""
+        entry = self.entries[ordinal]
+        start = self._starts[ordinal]
+        return self._bodies[start : start + entry[2]]
+
+    def raw(self, ordinal: int) -> bytes:
+        """The body of one record, decompressed."""
+        return decode_body(self.entries[ordinal], self.stored(ordinal))
+
+    def entry(self, ref: Ref, kind: int) -> Entry:
+        """The directory entry a reference names, checked to be of the kind the caller expects."""
+        if ref.ordinal >= len(self.entries) or self.entries[ref.ordinal][0] != kind:
+            raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not of kind {kind}: run `ckpt verify`")
+        return self.entries[ref.ordinal]
+
+
+class View(Catalog):
+    """A consistent reading of index and log. Short-lived: never held while the caller's code runs between two items."""
+
+    __slots__ = ()
+
+    def frame(self, lsn: int) -> Frame:
+        """The frame of an LSN, verified.
+
+        Raises:
+            CorruptionError: its bytes do not match their checksums.
+            StaleIndexError: the index names a frame that is not there.
+        """
+        raise NotImplementedError
+
+
+Batch = Sequence[Encoded]
+Resolve = Callable[[View], Batch]
+
+
+class StorageStats(NamedTuple):
+    """Sizes of a storage, in bytes, and its log position."""
+
+    segments: int
+    log_bytes: int
+    dead_bytes: int
+    index_bytes: int
+    frames: int
+    last_lsn: int
+    durable_lsn: int
+
+
+class Storage(Protocol):
+    """A home of the log.
+
+    Order: frames of one thread are ordered by LSN; nothing may be concluded from LSNs of two threads.
+    """
+
+    def view(self) -> AbstractContextManager[View]:
+        """Read index and log as of now. Commits of other threads and processes made before are seen."""
+        ...
+
+    def commit(self, resolve: Resolve) -> int:
+        """Append one batch as one frame and return its LSN, durable at the level of this storage.
+
+        Args:
+            resolve: called under the commit lock with a view that includes all commits before; returns the records. It may be
+                called again (the index had to grow), so it must not keep effects. What it raises aborts the commit.
+
+        Raises:
+            LockTimeoutError, NoSpaceError, DurabilityUnknownError, StorePoisonedError, ReadOnlyError, StoreClosedError
+        """
+        ...
+
+    def wait_durable(self, lsn: int) -> None:
+        """Return when everything up to `lsn` survives a power loss, whatever the durability level."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything committed so far durable."""
+        ...
+
+    def stats(self) -> StorageStats: ...
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+        ...

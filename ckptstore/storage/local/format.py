@@ -1,0 +1,210 @@
+"""The on-disk format: every byte of a segment, in one place. docs/format.md says the same in words.
+
+All integers are little-endian. A segment is a header followed by frames, end to end, without padding.
+
+Segment header, 76 bytes and 8 for each replaced segment:
+
+    0   8  magic 89 43 4B 50 54 0D 0A 1A: a high bit, CR LF and ^Z, so that a text-mode copy fails at once
+    8   2  format major          a reader refuses a major it does not know
+    10  2  format minor
+    12  4  header length, in bytes
+    16  8  segment id            from 1, never reused
+    24 16  store uuid
+    40  8  timeline              see docs/format.md, 'Timelines'
+    48  8  base LSN              LSN of the first frame
+    56  8  created, unix ms
+    64  4  salt                  seeds the chain of header checksums
+    68  4  number of replaced segments
+    72 8*n ids of the segments that this one replaces
+    .   4  CRC-32 of all bytes before
+
+Frame, 40 bytes and the payload:
+
+    0   3  sync mark C4 4B 46    lets salvage find frames again; never trusted alone
+    3   1  flags                 0 in format 1
+    4   4  header CRC-32         of bytes 0 to 3, then 8 to 39
+    8   4  chain                 header CRC of the frame before in this segment; the salt in the first
+    12  4  payload length
+    16  4  payload CRC-32        over bodies, then directory
+    20  4  directory length
+    24  8  LSN                   one more than the frame before
+    32  8  durable LSN           highest LSN known to be fsynced when this frame was written
+    40     directory (msgpack, codec/records.py), then the bodies of its records in the same order
+
+The chain makes a reordered, repeated or left-over frame invalid even when its own checksum holds. The header checksum proves the
+lengths before they are used. Since a frame carries the chain value it was sealed with, a single frame can be checked on its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+from zlib import crc32
+
+from ckptstore.codec.records import Entry, unpack
+from ckptstore.errors import CorruptionError, FormatVersionError
+from ckptstore.storage import Frame
+
+MAJOR = 1
+MINOR = 0
+MAGIC = b"\x89CKPT\r\n\x1a"
+
+_SEGMENT = struct.Struct("<8sHHIQ16s8sQQII")
+_CRC = struct.Struct("<I")
+
+MARK = b"\xc4KF"
+_FRAME = struct.Struct("<3sB5IQQ")
+_FRAME_TAIL = struct.Struct("<4IQQ")
+FRAME_HEADER = 40
+_PREFIX_CRC = crc32(MARK + b"\0")
+
+MAX_PAYLOAD = (1 << 32) - 1
+
+
+class SegmentHeader(NamedTuple):
+    """The decoded header of a segment."""
+
+    segment: int
+    uuid: bytes
+    timeline: bytes
+    base_lsn: int
+    created_ms: int
+    salt: int
+    replaces: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return _SEGMENT.size + 8 * len(self.replaces) + _CRC.size
+
+
+def encode_segment_header(header: SegmentHeader) -> bytes:
+    fixed = _SEGMENT.pack(
+        MAGIC,
+        MAJOR,
+        MINOR,
+        header.length,
+        header.segment,
+        header.uuid,
+        header.timeline,
+        header.base_lsn,
+        header.created_ms,
+        header.salt,
+        len(header.replaces),
+    )
+    data = fixed + struct.pack(f"<{len(header.replaces)}Q", *header.replaces)
+    return data + _CRC.pack(crc32(data))
+
+
+def segment_header_length(start: bytes) -> int:
+    """Length of the header that begins with these bytes (at least 16 of them).
+
+    Raises:
+        CorruptionError: not a segment at all.
+        FormatVersionError: a segment of a newer major format.
+    """
+    if len(start) < 16 or start[:8] != MAGIC:
+        raise CorruptionError("no segment header")
+    major, _minor, length = struct.unpack_from("<HHI", start, 8)
+    if major != MAJOR:
+        raise FormatVersionError(f"format {major}, this version reads format {MAJOR}: upgrade ckptstore")
+    if not _SEGMENT.size + _CRC.size <= length <= 1 << 20:
+        raise CorruptionError(f"a segment header of {length} bytes")
+    return int(length)
+
+
+def decode_segment_header(data: bytes) -> SegmentHeader:
+    """Decode exactly the bytes of a segment header.
+
+    Raises:
+        CorruptionError, FormatVersionError
+    """
+    length = segment_header_length(data)
+    if len(data) < length or crc32(data[: length - 4]) != _CRC.unpack_from(data, length - 4)[0]:
+        raise CorruptionError("the segment header does not match its checksum")
+    _, _, _, _, segment, uuid, timeline, base, created, salt, replaced = _SEGMENT.unpack_from(data)
+    if length != _SEGMENT.size + 8 * replaced + _CRC.size:
+        raise CorruptionError("the segment header has the wrong length")
+    replaces = struct.unpack_from(f"<{replaced}Q", data, _SEGMENT.size)
+    return SegmentHeader(segment, uuid, timeline, base, created, salt, replaces)
+
+
+class FrameHeader(NamedTuple):
+    """The decoded, self-consistent header of a frame."""
+
+    crc: int
+    chain: int
+    payload: int
+    payload_crc: int
+    directory: int
+    lsn: int
+    durable: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole frame."""
+        return FRAME_HEADER + self.payload
+
+
+def encode_frame(chain: int, lsn: int, durable: int, directory: bytes, bodies: bytes, bodies_crc: int) -> tuple[bytes, int]:
+    """Seal a frame.
+
+    Args:
+        chain: header CRC of the frame before in this segment, or the segment's salt.
+        bodies_crc: CRC-32 of `bodies`, computed by the caller outside the commit lock.
+
+    Returns:
+        The frame's bytes and its header CRC, which is the chain value of the next one.
+    """
+    length = len(directory) + len(bodies)
+    tail = _FRAME_TAIL.pack(chain, length, crc32(directory, bodies_crc), len(directory), lsn, durable)
+    crc = crc32(tail, _PREFIX_CRC)
+    return b"".join((MARK, b"\0", _CRC.pack(crc), tail, directory, bodies)), crc
+
+
+def decode_frame_header(data: bytes) -> FrameHeader | None:
+    """The frame header at the start of `data`, or None where these 40 bytes are not one."""
+    if len(data) < FRAME_HEADER or data[:4] != MARK + b"\0":
+        return None
+    _, _, crc, chain, payload, payload_crc, directory, lsn, durable = _FRAME.unpack_from(data)
+    if crc32(data[8:FRAME_HEADER], _PREFIX_CRC) != crc or directory > payload:
+        return None
+    return FrameHeader(crc, chain, payload, payload_crc, directory, lsn, durable)
+
+
+def payload_matches(header: FrameHeader, payload: bytes) -> bool:
+    """Whether the payload is whole and matches its checksum."""
+    if len(payload) != header.payload:
+        return False
+    directory, bodies = payload[: header.directory], payload[header.directory :]
+    return crc32(directory, crc32(bodies)) == header.payload_crc
+
+
+def decode_directory(header: FrameHeader, payload: bytes) -> list[Entry]:
+    """The directory of a payload that matches its checksum.
+
+    Raises:
+        CorruptionError: the bytes are whole but not a directory: another program wrote them.
+    """
+    try:
+        entries = unpack(payload[: header.directory]) if header.directory else []
+        bodies = sum(entry[2] for entry in entries)
+    except Exception as error:
+        raise CorruptionError(f"the directory at LSN {header.lsn} does not decode: {error}") from None
+    if bodies != header.payload - header.directory:
+        raise CorruptionError(f"the directory at LSN {header.lsn} does not add up to its payload")
+    return list(entries)
+
+
+def decode_frame(data: bytes) -> tuple[FrameHeader, Frame]:
+    """Verify and decode one whole frame.
+
+    Raises:
+        CorruptionError: header or payload does not match its checksum.
+    """
+    header = decode_frame_header(data)
+    if header is None:
+        raise CorruptionError("the frame header does not match its checksum")
+    payload = data[FRAME_HEADER:]
+    if not payload_matches(header, payload):
+        raise CorruptionError(f"the payload of LSN {header.lsn} does not match its checksum")
+    return header, Frame(header.lsn, decode_directory(header, payload), payload[header.directory :])

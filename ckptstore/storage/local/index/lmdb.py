@@ -1,0 +1,228 @@
+"""The LMDB index: no sync, no writemap.
+
+NOSYNC makes a commit cost microseconds and makes the file worthless after a power cut: such a file can abort the interpreter or
+answer wrong. So recovery.py decides from evidence outside LMDB whether it may be opened, before it is opened. writemap would save
+some microseconds more and turn a full disk into SIGBUS, which kills the interpreter: never.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from lmdb import _envid
+
+from ckptstore.storage.catalog import Kv
+from ckptstore.storage.local.index import IndexFullError
+
+_FIRST_MAP = 256 << 20  # sparse: virtual memory, not disk
+_READERS = 1024
+
+
+class _LmdbKv:
+    """An LMDB transaction as an ordered map."""
+
+    __slots__ = ("_txn", "delete", "get", "put")
+
+    def __init__(self, txn: Any) -> None:
+        self._txn = txn
+        # Bound methods of the C object: the map is used some ten times a commit.
+        self.get = txn.get
+        self.put = txn.put
+        self.delete = txn.delete
+
+    def scan(self, prefix: bytes, *, before: bytes | None = None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor() as cursor:
+            if not reverse:
+                found = cursor.set_range(prefix)
+                while found:
+                    key = cursor.key()
+                    if not key.startswith(prefix):
+                        return
+                    yield key, cursor.value()
+                    # A writer may have changed the map since: find the place again rather than trust the cursor.
+                    found = cursor.set_range(key + b"\0")
+                return
+            stop = before if before is not None else _after(prefix)
+            found = cursor.prev() if cursor.set_range(stop) else cursor.last()
+            while found:
+                key = cursor.key()
+                if not key.startswith(prefix):
+                    return
+                yield key, cursor.value()
+                found = cursor.prev() if cursor.set_range(key) else cursor.last()
+
+
+def _after(prefix: bytes) -> bytes:
+    """The smallest key above every key with this prefix (prefixes here never end in 0xff)."""
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix[-1] < 255 else _after(prefix[:-1])
+
+
+class _Gate:
+    """Counts open transactions of this process, so that the map is resized only when there is none."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition(threading.Lock())
+        self._open = 0
+        self._closed_for_resize = False
+
+    def enter(self) -> None:
+        with self._condition:
+            while self._closed_for_resize:
+                self._condition.wait()
+            self._open += 1
+
+    def leave(self) -> None:
+        with self._condition:
+            self._open -= 1
+            if self._closed_for_resize:
+                self._condition.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        with self._condition:
+            while self._closed_for_resize:
+                self._condition.wait()
+            self._closed_for_resize = True
+            while self._open:
+                self._condition.wait()
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._closed_for_resize = False
+                self._condition.notify_all()
+
+
+class LmdbIndex:
+    """One LMDB environment; at most one a process and folder (engine.py keeps the table)."""
+
+    kind = "lmdb"
+    version = 1
+
+    def __init__(self, folder: Path, *, forked: bool = False) -> None:
+        """Open or create the environment.
+
+        Args:
+            forked: an environment of the parent process was inherited and left alone; see `_opened_in_child`.
+        """
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        size = _FIRST_MAP
+        data = folder / "data.mdb"
+        if data.exists():
+            while size < data.stat().st_size * 2:
+                size *= 2
+        with _opened_in_child() if forked else _as_usual():
+            self._env = lmdb.open(
+                str(folder),
+                map_size=size,
+                sync=False,
+                metasync=False,
+                writemap=False,
+                max_dbs=0,
+                max_readers=_READERS,
+                max_spare_txns=0,
+                readahead=False,
+            )
+        # A killed reader leaves its slot behind; slots pin pages.
+        self._env.reader_check()
+        self._gate = _Gate()
+
+    @contextmanager
+    def read(self) -> Iterator[Kv]:
+        self._gate.enter()
+        entered = True
+        try:
+            try:
+                txn = self._env.begin()
+            except lmdb.MapResizedError:
+                # Another process grew the map.
+                self._gate.leave()
+                entered = False
+                self._adopt_size()
+                self._gate.enter()
+                entered = True
+                txn = self._env.begin()
+            except lmdb.ReadersFullError:
+                self._env.reader_check()
+                txn = self._env.begin()
+            with txn:
+                yield _LmdbKv(txn)
+        finally:
+            if entered:
+                self._gate.leave()
+
+    @contextmanager
+    def write(self) -> Iterator[Kv]:
+        self._gate.enter()
+        grow = False
+        try:
+            try:
+                with self._env.begin(write=True) as txn:
+                    yield _LmdbKv(txn)
+            except lmdb.MapFullError:
+                grow = True
+                raise IndexFullError from None
+            except lmdb.MapResizedError:
+                raise IndexFullError from None
+        except IndexFullError:
+            self._gate.leave()
+            try:
+                if grow:
+                    self._grow()
+                else:
+                    self._adopt_size()
+            finally:
+                self._gate.enter()
+            raise
+        finally:
+            self._gate.leave()
+
+    def _adopt_size(self) -> None:
+        with self._gate.alone():
+            self._env.set_mapsize(0)
+
+    def _grow(self) -> None:
+        with self._gate.alone():
+            self._env.set_mapsize(self._env.info()["map_size"] * 2)
+
+    def data_file(self) -> Path:
+        return self._folder / "data.mdb"
+
+    def sync(self) -> None:
+        self._env.sync(True)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+@contextmanager
+def _as_usual() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _opened_in_child() -> Iterator[None]:
+    """Let a forked child open an environment that its parent has open.
+
+    py-lmdb refuses to open one file twice in a process, since LMDB's fcntl locks belong to the process. A forked child inherits
+    the parent's environment object but none of its locks, so the refusal is a false alarm there. Closing the inherited object is
+    no way out: that would wipe the parent's reader slots, under its running reads (docs/decisions/002-fork.md). So the child
+    leaves it alone, and for the time of its own open the files are known to py-lmdb under keys that carry the child's pid.
+    """
+    usual = _envid.env_keys
+
+    def keys_of_child(path: str, subdir: bool) -> tuple[object, ...]:
+        return tuple((key, os.getpid()) for key in usual(path, subdir))
+
+    _envid.env_keys = keys_of_child
+    try:
+        yield
+    finally:
+        _envid.env_keys = usual

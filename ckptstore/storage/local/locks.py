@@ -1,0 +1,150 @@
+"""Locks between processes.
+
+The folder lock (LOCK) is held shared while a store is open; whoever gets it exclusively is alone and may create, recover, or write
+CLEAN on leaving. The commit lock is an flock on index/SHARED, taken before LMDB's own mutex, because that one has no timeout and
+does not say who holds it. The same file is a page of memory that all processes see:
+
+    0   8  pid of the holder of the commit lock, 0 when free
+    8   8  when it got the lock, unix ns
+    16  8  durable LSN: everything up to it was fsynced
+    24  1  an fsync failed: writes are refused
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ckptstore.errors import LockTimeoutError
+
+_PAGE = 64
+_HOLDER = struct.Struct("<QQ")
+_LSN = struct.Struct("<Q")
+
+
+class FolderLock:
+    """flock on LOCK. Conversions are not atomic: a failed upgrade loses the shared lock, so only a leaver may try it."""
+
+    def __init__(self, path: Path, *, create: bool) -> None:
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        except PermissionError:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a read-only medium: flock works all the same
+        self._path = path
+
+    def try_exclusive(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def try_shared(self) -> bool:
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def name_owner(self) -> None:
+        """Write who is alone inside, for the message of those who wait."""
+        try:
+            os.pwrite(self._fd, f"{os.getpid():<20d}".encode(), 0)
+        except OSError:
+            pass  # opened read-only
+
+    def owner(self) -> str:
+        return os.pread(self._fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
+
+    def close(self) -> None:
+        """Give the lock up. In a forked child the descriptor is shared with the parent, so it is closed, never unlocked."""
+        os.close(self._fd)
+
+
+class SharedPage:
+    """index/SHARED: the commit lock and the page."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        if os.fstat(self._fd).st_size < _PAGE:
+            os.pwrite(self._fd, b"\0" * _PAGE, 0)  # written, not truncated to size: a hole would fault on a full disk
+        self._page = mmap.mmap(self._fd, _PAGE)
+        self._mutex = threading.Lock()
+        self._pid = os.getpid()
+
+    @contextmanager
+    def commit_lock(self, timeout: float) -> Iterator[None]:
+        """Hold the commit lock of the store.
+
+        Raises:
+            LockTimeoutError: names the holder and how long it has held it.
+        """
+        deadline = time.monotonic() + timeout
+        if not self._mutex.acquire(timeout=timeout):
+            raise self._timed_out(timeout)
+        try:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._wait(deadline, timeout)
+            _HOLDER.pack_into(self._page, 0, self._pid, time.time_ns())
+            try:
+                yield
+            finally:
+                _HOLDER.pack_into(self._page, 0, 0, 0)
+                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        finally:
+            self._mutex.release()
+
+    def _wait(self, deadline: float, timeout: float) -> None:
+        # A holder keeps the lock for tens of microseconds. flock has no timeout, so poll, politely more and more.
+        pause = 20e-6
+        while True:
+            time.sleep(pause)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise self._timed_out(timeout) from None
+                pause = min(pause * 1.5, 2e-3)
+
+    def _timed_out(self, timeout: float) -> LockTimeoutError:
+        pid, since = _HOLDER.unpack_from(self._page, 0)
+        if not pid:
+            return LockTimeoutError(f"the commit lock was not free within {timeout:g} s: many short holders; try again")
+        held = max(0.0, (time.time_ns() - since) / 1e9)
+        who = f"process {pid}" + (" (this process)" if pid == self._pid else "")
+        return LockTimeoutError(f"the commit lock was not free within {timeout:g} s: {who} has held it for {held:.1f} s")
+
+    @property
+    def durable(self) -> int:
+        return int(_LSN.unpack_from(self._page, 16)[0])
+
+    def raise_durable(self, lsn: int) -> None:
+        # Two processes may race here; the loser's smaller number only means one fsync more.
+        if lsn > self.durable:
+            _LSN.pack_into(self._page, 16, lsn)
+
+    def start(self, durable: int) -> None:
+        """Set the page up; only whoever is alone in the folder."""
+        self._page[:_PAGE] = b"\0" * _PAGE
+        _LSN.pack_into(self._page, 16, durable)
+
+    @property
+    def poisoned(self) -> bool:
+        return bool(self._page[24])
+
+    def poison(self) -> None:
+        self._page[24] = 1
+
+    def close(self) -> None:
+        self._page.close()
+        os.close(self._fd)

@@ -1,0 +1,183 @@
+"""What happens to the log when whoever opens it is alone: replaced segments go, the end is found, damage is refused.
+
+Torn or corrupt? A crash may leave anything after the last fsync, and nothing else. So the first bad frame X is
+
+- damage, when it stands in a segment that has a successor: the old segment is fsynced before the new one appears;
+- damage, when a good frame before or after X carries a durable LSN that reaches X: X had been made durable;
+- a torn tail otherwise: nobody was told that X is safe. The bytes are kept in torn/ and cut.
+
+Recovery changes nothing until it has decided, and running it again after a crash in the middle decides the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+from zlib import crc32
+
+from ckptstore.errors import CorruptionError
+from ckptstore.storage.local import format as fmt
+from ckptstore.storage.local.segment import Found, Segments
+
+logger = logging.getLogger("ckptstore")
+
+
+class End(NamedTuple):
+    """Where the log ends: what the next commit needs to know."""
+
+    segment: int
+    tail: int
+    next_lsn: int
+    chain: int
+
+
+def sweep(segments: Segments) -> tuple[list[fmt.SegmentHeader], int]:
+    """Check all segment headers; delete temporary files, replaced segments and a segment that was begun in vain.
+
+    Deleting is safe at any time: a segment that lists others is complete and durable before it gets its name, and a writer killed
+    between creating a segment and publishing its first frame leaves an empty one that the next writer may have passed over.
+
+    Returns:
+        The headers in LSN order, and an LSN up to which everything was durable when the empty segment was created.
+    """
+    vfs, layout = segments.vfs, segments.layout
+    for name in vfs.listdir(layout.segments):
+        if name.endswith(".tmp"):
+            vfs.unlink(layout.segments / name)
+    headers = {number: segments.header(number) for number in segments.numbers()}
+    gone = {old for header in headers.values() for old in header.replaces} & headers.keys()
+    durable, last = 0, max(headers, default=0)
+    if len(headers) - len(gone) > 1 and vfs.size(segments.fd(last)) == headers[last].length:
+        durable = headers[last].base_lsn - 1
+        gone.add(last)
+    for number in sorted(gone):
+        segments.forget(number)
+        vfs.unlink(layout.segment(number))
+        if vfs.exists(layout.hint(number)):
+            vfs.unlink(layout.hint(number))
+        del headers[number]
+    if gone:
+        vfs.sync_folder(layout.segments)
+    return sorted(headers.values(), key=lambda header: header.base_lsn), durable
+
+
+def replay(
+    segments: Segments,
+    headers: list[fmt.SegmentHeader],
+    visit: Callable[[Found], None],
+    expected: int = 1,
+    known_durable: int = 0,
+) -> tuple[End, int]:
+    """Visit every good frame in LSN order and find the end of the log.
+
+    Args:
+        expected: LSN at which these segments begin; those before were replayed from hints.
+        known_durable: LSN known from elsewhere to have been made durable.
+
+    Returns:
+        The end, and the number of bytes after it in the last segment: a torn tail, not yet cut.
+
+    Raises:
+        CorruptionError: damage; names segment, offset and LSN.
+    """
+    end = End(0, 0, expected, 0)
+    for index, header in enumerate(headers):
+        if header.base_lsn != expected and not header.replaces:
+            raise CorruptionError(
+                f"{segments.layout.segment(header.segment)} starts at LSN {header.base_lsn}, the log before it ends at "
+                f"{expected - 1}: a segment is missing. Restore it or a backup, or run `ckpt salvage`"
+            )
+        offset, chain, durable = header.length, header.salt, known_durable
+        for found in segments.scan(header.segment, offset, chain):
+            if found.header.lsn != expected and not header.replaces:
+                break
+            visit(found)
+            expected = found.header.lsn + 1
+            offset, chain = found.location.offset + found.location.length, found.header.crc
+            durable = max(durable, found.header.durable)
+        end = End(header.segment, offset, expected, chain)
+        extra = segments.vfs.size(segments.fd(header.segment)) - offset
+        last = index == len(headers) - 1
+        if extra > 0 or (last and durable >= expected):
+            _judge(segments, header.segment, offset, expected, durable, last)
+    extra = segments.vfs.size(segments.fd(end.segment)) - end.tail if end.segment else 0
+    return end, extra
+
+
+def _judge(segments: Segments, segment: int, offset: int, expected: int, durable: int, last: bool) -> None:
+    """Raise if the bytes at `offset`, where LSN `expected` should stand, are damage rather than a torn tail."""
+    later = max((header.durable for header in _plausible_after(segments, segment, offset)), default=0)
+    if last and max(durable, later) < expected:
+        return
+    why = (
+        "the segment has a successor, so it was whole once"
+        if not last
+        else f"LSN {max(durable, later)} is known to have been made durable"
+    )
+    raise CorruptionError(
+        f"{segments.layout.segment(segment)}, offset {offset}: no valid frame for LSN {expected}, but {why}. This is damage, "
+        "not a torn tail, so nothing was cut: restore a backup, open read_only, or run `ckpt salvage`"
+    )
+
+
+def _plausible_after(segments: Segments, segment: int, offset: int) -> Iterator[fmt.FrameHeader]:
+    """Self-consistent frames somewhere after a bad one, found by their sync mark."""
+    fd = segments.fd(segment)
+    rest = segments.vfs.pread(fd, max(0, segments.vfs.size(fd) - offset), offset)
+    at = rest.find(fmt.MARK, 1)
+    while at >= 0:
+        header = fmt.decode_frame_header(rest[at : at + fmt.FRAME_HEADER])
+        if header is not None and fmt.payload_matches(header, rest[at + fmt.FRAME_HEADER : at + header.size]):
+            yield header
+        at = rest.find(fmt.MARK, at + 1)
+
+
+def cut(segments: Segments, segment: int, tail: int) -> int:
+    """Cut what stands after `tail`, keeping it in torn/; return how many bytes.
+
+    Order: the copy is durable before the cut, and the cut before anything is appended in its place.
+    """
+    vfs, layout = segments.vfs, segments.layout
+    fd = segments.fd(segment)
+    extra = vfs.size(fd) - tail
+    if extra <= 0:
+        return 0
+    vfs.mkdir(layout.torn)
+    kept = layout.torn / f"{segment:020d}-{tail}"
+    vfs.write_file(kept, vfs.pread(fd, extra, tail))
+    vfs.point("torn:kept")
+    vfs.truncate(fd, tail)
+    vfs.fdatasync(fd)
+    vfs.point("torn:cut")
+    logger.warning("%s: cut %d bytes after offset %d; kept in %s", layout.segment(segment), extra, tail, kept)
+    return extra
+
+
+def rewrite_last(segments: Segments, headers: list[fmt.SegmentHeader], end: End) -> End:
+    """After a failed fsync: copy the last segment as it reads now into a new one, durably, and let that replace it.
+
+    The kernel may have dropped dirty pages and cleared the error, so a second fsync of the same file proves nothing. Frames keep
+    their LSNs; only the chain is sealed anew.
+    """
+    old = headers[-1]
+    number = max(header.segment for header in headers) + 1
+    pieces: list[tuple[fmt.FrameHeader, bytes]] = []
+    fd = segments.fd(old.segment)
+    for found in segments.scan(old.segment, old.length, old.salt):
+        data = segments.vfs.pread(fd, found.location.length, found.location.offset)
+        pieces.append((found.header, data[fmt.FRAME_HEADER :]))
+
+    def seal(salt: int) -> tuple[bytes, int]:
+        chain, frames = salt, []
+        for header, payload in pieces:
+            directory, bodies = payload[: header.directory], payload[header.directory :]
+            data, chain = fmt.encode_frame(chain, header.lsn, header.durable, directory, bodies, crc32(bodies))
+            frames.append(data)
+        return b"".join(frames), chain
+
+    header, chain, size = segments.create(number, old.base_lsn, (old.segment, *old.replaces), seal)
+    segments.vfs.unlink(segments.layout.segment(old.segment))
+    segments.vfs.sync_folder(segments.layout.segments)
+    headers[-1] = header
+    return End(number, size, end.next_lsn, chain)

@@ -1,0 +1,170 @@
+"""Segments as files: create, read a frame, scan from end to end."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from ckptstore.errors import CorruptionError, ForeignSegmentError, FormatVersionError, TimelineError
+from ckptstore.storage import Frame
+from ckptstore.storage.local import format as fmt
+from ckptstore.storage.local.layout import Identity, Layout, now_ms
+from ckptstore.storage.local.vfs import Vfs
+
+_BLOCK = 1 << 20
+
+
+class Location(NamedTuple):
+    """Where a frame stands."""
+
+    segment: int
+    offset: int
+    length: int
+
+
+class Found(NamedTuple):
+    """A good frame met by a scan."""
+
+    location: Location
+    header: fmt.FrameHeader
+    frame: Frame
+
+
+class Segments:
+    """The segment files of one store, with a cache of open descriptors (one a segment, closed with the store)."""
+
+    def __init__(self, vfs: Vfs, layout: Layout, identity: Identity) -> None:
+        self.vfs = vfs
+        self.layout = layout
+        self._identity = identity
+        self._fds: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def numbers(self) -> list[int]:
+        """Ids of all segment files, ascending."""
+        names = self.vfs.listdir(self.layout.segments)
+        return sorted(int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit())
+
+    def fd(self, segment: int) -> int:
+        """A descriptor for reading and, where permissions allow, writing."""
+        fd = self._fds.get(segment)
+        if fd is not None:
+            return fd
+        with self._lock:
+            if segment not in self._fds:
+                path = self.layout.segment(segment)
+                try:
+                    self._fds[segment] = self.vfs.open(path)
+                except PermissionError:
+                    self._fds[segment] = self.vfs.open(path, read_only=True)
+                except OSError as error:
+                    if error.errno != 30:  # EROFS
+                        raise
+                    self._fds[segment] = self.vfs.open(path, read_only=True)
+            return self._fds[segment]
+
+    def create(
+        self, number: int, base_lsn: int, replaces: tuple[int, ...] = (), seal: Callable[[int], tuple[bytes, int]] | None = None
+    ) -> tuple[fmt.SegmentHeader, int, int]:
+        """Make a segment appear at once and durably.
+
+        Header and first frames are fsynced under a temporary name before the rename, and the folder after it: a crash leaves a
+        file without the `.seg` suffix or a whole segment. A segment without a whole header is therefore damage.
+
+        Args:
+            replaces: ids of the segments it replaces, transitively: the rename is the moment they stop to count.
+            seal: given the salt, returns the frames to begin with and their last header CRC.
+
+        Returns:
+            The header, the chain value for the next frame, and the size in bytes.
+        """
+        salt = int.from_bytes(os.urandom(4), "little")
+        header = fmt.SegmentHeader(number, self._identity.uuid, self._identity.timeline, base_lsn, now_ms(), salt, replaces)
+        frames, chain = (b"", salt) if seal is None else seal(salt)
+        data = fmt.encode_segment_header(header) + frames
+        self.vfs.point("segment:before-create")
+        self.vfs.write_file(self.layout.segment(number), data)
+        self.vfs.point("segment:created")
+        return header, chain, len(data)
+
+    def header(self, segment: int) -> fmt.SegmentHeader:
+        """The checked header of a segment.
+
+        Raises:
+            CorruptionError, FormatVersionError, ForeignSegmentError, TimelineError
+        """
+        path = self.layout.segment(segment)
+        fd = self.fd(segment)
+        try:
+            length = fmt.segment_header_length(self.vfs.pread(fd, 16, 0))
+            header = fmt.decode_segment_header(self.vfs.pread(fd, length, 0))
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"{path}: {error}. A segment is created with its header on disk, so this is damage, not an empty store: "
+                "restore a backup, or run `ckpt salvage`"
+            ) from None
+        except FormatVersionError as error:
+            raise FormatVersionError(f"{path}: {error}") from None
+        if header.uuid != self._identity.uuid:
+            raise ForeignSegmentError(
+                f"{path} belongs to store {header.uuid.hex()}, this is {self._identity.uuid.hex()}: move the file away"
+            )
+        if header.timeline not in self._identity.timelines:
+            raise TimelineError(
+                f"{path} was written on timeline {header.timeline.hex()}, which this store never had: it comes from another "
+                "copy of this store, and two copies cannot be merged by moving segments. Move the file away"
+            )
+        if header.segment != segment:
+            raise ForeignSegmentError(f"{path} says it is segment {header.segment}: it was renamed")
+        return header
+
+    def read(self, location: Location) -> tuple[fmt.FrameHeader, Frame]:
+        """One frame, verified.
+
+        Raises:
+            CorruptionError: names segment, offset and what does not match.
+        """
+        data = self.vfs.pread(self.fd(location.segment), location.length, location.offset)
+        try:
+            return fmt.decode_frame(data)
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"segment {location.segment}, offset {location.offset}: {error}. The bytes on disk are damaged: other records "
+                "stay readable; run `ckpt verify`"
+            ) from None
+
+    def scan(self, segment: int, offset: int, chain: int) -> Iterator[Found]:
+        """Good frames in order, from a frame boundary; ends silently at the first bytes that are not the next frame."""
+        fd = self.fd(segment)
+        window, start = b"", offset
+        while True:
+            if offset + fmt.FRAME_HEADER > start + len(window):
+                window, start = self.vfs.pread(fd, _BLOCK, offset), offset
+            at = offset - start
+            header = fmt.decode_frame_header(window[at : at + fmt.FRAME_HEADER])
+            if header is None or header.chain != chain:
+                return
+            if offset + header.size > start + len(window):
+                if offset + header.size > self.vfs.size(fd):
+                    return
+                window, start, at = self.vfs.pread(fd, max(header.size, _BLOCK), offset), offset, 0
+            payload = window[at + fmt.FRAME_HEADER : at + header.size]
+            if not fmt.payload_matches(header, payload):
+                return
+            frame = Frame(header.lsn, fmt.decode_directory(header, payload), payload[header.directory :])
+            yield Found(Location(segment, offset, header.size), header, frame)
+            offset += header.size
+            chain = header.crc
+
+    def forget(self, segment: int) -> None:
+        """Close the descriptor of a segment that is about to be deleted; only whoever is alone."""
+        fd = self._fds.pop(segment, None)
+        if fd is not None:
+            self.vfs.close(fd)
+
+    def close(self) -> None:
+        for fd in self._fds.values():
+            self.vfs.close(fd)
+        self._fds.clear()

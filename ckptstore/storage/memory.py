@@ -1,0 +1,149 @@
+"""A log in memory: the same frames and the same index code, no files. For tests, and for `":memory:"`."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ckptstore.codec.records import Encoded, unpack
+from ckptstore.codec.records import pack as pack_directory
+from ckptstore.errors import CorruptionError, LockTimeoutError, StoreClosedError
+from ckptstore.storage import Frame, Resolve, StorageStats, View
+
+
+class MemoryKv:
+    """An ordered map with an undo log, so that a failed commit leaves no trace."""
+
+    def __init__(self) -> None:
+        self._items: dict[bytes, bytes] = {}
+        self._keys: list[bytes] = []
+        self._undo: list[tuple[bytes, bytes | None]] | None = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._items.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        old = self._items.get(key)
+        if self._undo is not None:
+            self._undo.append((key, old))
+        if old is None:
+            insort(self._keys, key)
+        self._items[key] = value
+
+    def delete(self, key: bytes) -> None:
+        old = self._items.pop(key, None)
+        if old is None:
+            return
+        if self._undo is not None:
+            self._undo.append((key, old))
+        del self._keys[bisect_left(self._keys, key)]
+
+    def scan(self, prefix: bytes, *, before: bytes | None = None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        keys = self._keys
+        if reverse:
+            at = bisect_left(keys, before if before is not None else _after(prefix))
+            while at > 0 and keys[at - 1].startswith(prefix):
+                key = keys[at - 1]
+                yield key, self._items[key]
+                at = bisect_left(keys, key)
+            return
+        at = bisect_left(keys, prefix)
+        while at < len(keys) and keys[at].startswith(prefix):
+            key = keys[at]
+            yield key, self._items[key]
+            at = bisect_left(keys, key)
+            if at < len(keys) and keys[at] == key:
+                at += 1
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        undo: list[tuple[bytes, bytes | None]] = []
+        self._undo = undo
+        try:
+            yield
+        except BaseException:
+            self._undo = None
+            for key, old in reversed(undo):
+                if old is None:
+                    self.delete(key)
+                else:
+                    self.put(key, old)
+            raise
+        finally:
+            self._undo = None
+
+
+def _after(prefix: bytes) -> bytes:
+    """The smallest key above every key with this prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+class _MemoryView(View):
+    __slots__ = ("_frames",)
+
+    def __init__(self, kv: MemoryKv, frames: dict[int, tuple[bytes, bytes]]) -> None:
+        super().__init__(kv)
+        self._frames = frames
+
+    def frame(self, lsn: int) -> Frame:
+        if lsn not in self._frames:
+            raise CorruptionError(f"no frame at LSN {lsn}")
+        directory, bodies = self._frames[lsn]
+        return Frame(lsn, unpack(directory), bodies)
+
+
+class MemoryStorage:
+    """Frames in a dictionary under one lock. Every durability level is the same here: nothing survives the process."""
+
+    def __init__(self, lock_timeout: float = 30.0) -> None:
+        self._lock = threading.RLock()
+        self._timeout = lock_timeout
+        self._kv = MemoryKv()
+        self._frames: dict[int, tuple[bytes, bytes]] = {}
+        self._last = 0
+        self._closed = False
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        if not self._lock.acquire(timeout=self._timeout):
+            raise LockTimeoutError(f"the in-memory store was busy for {self._timeout} s")
+        try:
+            if self._closed:
+                raise StoreClosedError("the in-memory store is closed")
+            yield
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def view(self) -> Iterator[View]:
+        with self._locked():
+            yield _MemoryView(self._kv, self._frames)
+
+    def commit(self, resolve: Resolve) -> int:
+        with self._locked(), self._kv.transaction():
+            view = _MemoryView(self._kv, self._frames)
+            batch: list[Encoded] = list(resolve(view))
+            lsn = self._last + 1
+            directory = pack_directory([record.entry() for record in batch])
+            view.apply(lsn, unpack(directory))
+            self._frames[lsn] = (directory, b"".join(record.body for record in batch))
+            self._last = lsn
+            return lsn
+
+    def wait_durable(self, lsn: int) -> None:
+        """Nothing to wait for: memory survives nothing."""
+
+    def sync(self) -> None:
+        """Nothing to do: memory survives nothing."""
+
+    def stats(self) -> StorageStats:
+        with self._locked():
+            sizes = {lsn: len(directory) + len(bodies) for lsn, (directory, bodies) in self._frames.items()}
+            dead = sum(sizes.get(lsn, 0) for lsn in View(self._kv).dead())
+            return StorageStats(0, sum(sizes.values()), dead, 0, len(sizes), self._last, self._last)
+
+    def close(self) -> None:
+        self._closed = True
+        self._frames.clear()
