@@ -1,0 +1,25 @@
+"""The command `ckpt`: looks into a store folder from the shell, without the application that wrote it.
+
+Arguments and printing only; the work is in `ckptstore.inspect`. One module a command. docs/cli.md shows each with its output.
+Needs the extra `cli` (typer and rich), which `ckptstore` itself never imports.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Entry point of the console script; exits with the code of docs/cli.md."""
+    try:
+        import rich  # noqa: F401
+        import typer  # noqa: F401
+    except ImportError as error:
+        print(f"ckpt: needs {error.name}: pip install 'ckptstore[cli]'", file=sys.stderr)
+        sys.exit(3)
+    from ckptstore.cli.app import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+__all__ = ["main"]

@@ -1,0 +1,5 @@
+"""`python -m ckptstore.cli` is `ckpt`."""
+
+from ckptstore.cli import main
+
+main()
