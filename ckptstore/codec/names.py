@@ -58,3 +58,8 @@ def channel_bit(channel: str) -> int:
     Masks of these bits stand in the directory and the index: a bit that is not set proves absence, a set one proves nothing.
     """
     return 1 << (crc32(channel.encode("utf-8", "surrogatepass")) & 63)
+
+
+def run_hash(run: str) -> bytes:
+    """8-byte key of a run id, for deleting by run."""
+    return blake2b(run.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -452,6 +452,12 @@ def checkpoint_id(entry: Entry) -> str:
     return id_text(form)
 
 
+def checkpoint_run(entry: Entry) -> bytes | None:
+    """The run hash in a CHECKPOINT entry."""
+    run: bytes | None = entry[HEADER + 7]
+    return run
+
+
 _ID_FIELDS = {Kind.CHECKPOINT: (1, 2), Kind.WRITES: (1, 7), Kind.HISTORY: (1,), Kind.HEAD: (1,)}
 _HASHED = 1
 

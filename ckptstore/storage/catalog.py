@@ -147,6 +147,10 @@ class Catalog:
         """Numbers of all live threads, oldest first."""
         return [_U32.unpack(key[1:])[0] for key, _ in self._kv.scan(b"t")]
 
+    def has_thread(self, thread: int) -> bool:
+        """Whether this number is a live thread's."""
+        return self._kv.get(b"t" + _U32.pack(thread)) is not None
+
     def thread_record(self, thread: int) -> tuple[Ref, bytes]:
         """(ref of its THREAD record, name hash) of a live thread's number."""
         value = self._kv.get(b"t" + _U32.pack(thread))

@@ -12,6 +12,7 @@ does not say who holds it. The same file is a page of memory that all processes 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import mmap
 import os
@@ -55,10 +56,8 @@ class FolderLock:
 
     def name_owner(self) -> None:
         """Write who is alone inside, for the message of those who wait."""
-        try:
+        with contextlib.suppress(OSError):  # opened read-only
             os.pwrite(self._fd, f"{os.getpid():<20d}".encode(), 0)
-        except OSError:
-            pass  # opened read-only
 
     def owner(self) -> str:
         return os.pread(self._fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
@@ -147,4 +146,8 @@ class SharedPage:
 
     def close(self) -> None:
         self._page.close()
+        os.close(self._fd)
+
+    def release_in_child(self) -> None:
+        """In a forked child: close our share of the descriptor, or a lock held by a parent that is killed would live on in us."""
         os.close(self._fd)

@@ -219,7 +219,7 @@ def _opened_in_child() -> Iterator[None]:
     usual = _envid.env_keys
 
     def keys_of_child(path: str, subdir: bool) -> tuple[object, ...]:
-        return tuple((key, os.getpid()) for key in usual(path, subdir))
+        return tuple((key, os.getpid()) for key in usual(path, subdir))  # type: ignore[no-untyped-call]
 
     _envid.env_keys = keys_of_child
     try:

@@ -1,0 +1,445 @@
+"""Checkpoints and batches of writes on their way into the log: which bytes are written at all, and what the commit decides.
+
+A put does its work in two steps. Outside the commit lock it finds out which values are stored already and serializes the others.
+Under the lock (`resolve`) it checks that what it knew still holds, and decides what depends on what is there: numbers, ownership, late
+calls, the expected head.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from ckptstore.codec.names import channel_bit, name_hash, run_hash, task_hash
+from ckptstore.codec.records import (
+    ChannelPast,
+    Encoded,
+    Kind,
+    checkpoint_id,
+    encode_checkpoint,
+    encode_history,
+    encode_lane,
+    encode_thread,
+    encode_value,
+    encode_writes,
+    pack_plain,
+    pack_slots,
+    prepare_checkpoint,
+    prepare_writes,
+    value_facts,
+)
+from ckptstore.errors import ConflictError, ThreadDeletedError, ValueTooLargeError
+from ckptstore.lineage import ownership
+from ckptstore.lineage.history import read_history
+from ckptstore.lineage.ownership import LateRule, Rule, read_record
+from ckptstore.model import Consumed, LaneName, Origin, Ref, Slot, Source, Typed, Version, WriteEntry
+from ckptstore.options import StoreOptions
+from ckptstore.storage import Storage, View
+from ckptstore.storage.catalog import CheckpointEntry
+
+Encode = Callable[[str, Any], Typed]
+"""Serialize the value of a channel."""
+
+# A value this small stands in the checkpoint's table itself: a reference and a directory entry would cost as much.
+_INLINE_VALUE = 32
+# A write is read once or twice and rarely shared, so it stands in its batch, unless it is large enough to be shared with a channel.
+_INLINE_WRITE = 1024
+_TABLES = 512
+
+
+class _Moved(Exception):
+    """Internal: what was read before the commit lock changed; prepare again."""
+
+
+class _Known(NamedTuple):
+    """What a put knows before it takes the lock."""
+
+    lane: int | None
+    parent: CheckpointEntry | None
+    parent_table: Mapping[str, Slot]
+    own: CheckpointEntry | None
+    others: list[Mapping[str, Slot]]
+    """Tables that may hold a value already stored at this version: the id's own earlier one, and those of siblings."""
+
+
+class Commits:
+    """The writing half of a store: thread-safe, with a bounded cache of channel tables, which are never shared with callers."""
+
+    def __init__(self, storage: Storage, options: StoreOptions) -> None:
+        self._storage = storage
+        self._options = options
+        self._tables: OrderedDict[Ref, Mapping[str, Slot]] = OrderedDict()
+        self._tables_lock = threading.Lock()
+
+    # -- checkpoints ----------------------------------------------------------------------------------------------------
+
+    def put_checkpoint(
+        self,
+        lane: LaneName,
+        id: str,
+        parent: str | None,
+        *,
+        skeleton: dict[str, Any],
+        metadata: dict[str, Any],
+        versions: Mapping[str, Version],
+        values: Mapping[str, Any],
+        changed: Collection[str],
+        encode: Encode,
+        token: bytes = b"",
+        source: Source = Source.LOOP,
+        rule: Rule = ownership.native,
+        run: str | None = None,
+        expect_head: bool = False,
+    ) -> int:
+        """Store one checkpoint and the values it does not share with its parent, in one commit.
+
+        Args:
+            parent: id of the parent in this lane; it need not be stored.
+            skeleton: what the checkpoint holds besides values and versions.
+            versions: version of each channel; a channel without a value is rebuilt from its lineage.
+            values: value of each channel that has one.
+            changed: channels whose version moved. A channel that is not in it and has its parent's version is not serialized.
+            rule: decides under the commit lock which writes on the parent made this checkpoint.
+            run: id of the run, for `delete_for_runs`.
+            expect_head: refuse unless `parent` is the lane's head (None: unless the lane is empty).
+
+        Returns:
+            The LSN of the commit.
+
+        Raises:
+            ThreadDeletedError: the parent was removed by a thread deletion and not stored since.
+            ConflictError: `expect_head`, and another checkpoint is the head.
+            ValueTooLargeError, SerializationError: nothing was stored.
+            what `Storage.commit` raises.
+        """
+        while True:
+            try:
+                return self._put_once(
+                    lane, id, parent, skeleton, metadata, versions, values, changed, encode, token, source, rule, run, expect_head
+                )
+            except _Moved:
+                continue
+
+    def _put_once(
+        self,
+        lane: LaneName,
+        id: str,
+        parent: str | None,
+        skeleton: dict[str, Any],
+        metadata: dict[str, Any],
+        versions: Mapping[str, Version],
+        values: Mapping[str, Any],
+        changed: Collection[str],
+        encode: Encode,
+        token: bytes,
+        source: Source,
+        rule: Rule,
+        run: str | None,
+        expect_head: bool,
+    ) -> int:
+        known = self._known(lane, id, parent, changed)
+        table, fresh = self._table(lane, versions, values, changed, encode, known)
+        packed, refs = pack_slots(table)
+        try:
+            prepared = prepare_checkpoint(skeleton, metadata, packed)
+        except (TypeError, ValueError, OverflowError):
+            # Objects in the skeleton (pending sends) or the metadata: those go through the caller's serializer.
+            prepared = prepare_checkpoint(
+                _plain_or_typed("checkpoint", skeleton, encode), _plain_or_typed("metadata", metadata, encode), packed
+            )
+        mask = _mask(channel for channel, slot in table.items() if slot.value is not None)
+        ordinal = 0
+
+        def resolve(view: View) -> list[Encoded]:
+            nonlocal ordinal
+            records = list(fresh)
+            number = self._lane(view, lane, records)
+            parent_entry, own = self._entries(view, known.lane, id, parent)
+            if (parent_entry, own) != (known.parent, known.own):
+                raise _Moved
+            if parent is not None and parent_entry is None:
+                self._refuse_late(view, lane, parent)
+            if expect_head:
+                self._refuse_conflict(view, lane, number, parent, id)
+            consumed, history = Consumed(), None
+            parent_number = None if parent is None else view.number(number, parent)
+            if parent is not None and parent_number is not None:
+                edge = ownership.edge(view, number, parent_number, parent, child=own.number if own else None)
+                consumed = rule(edge)
+                if consumed.first:
+                    consumed = consumed._replace(gated=_doubtful(consumed, edge, known.parent_table, versions))
+                if parent_entry is None and own is None:
+                    history = self._twin_history(view, number, edge, versions)
+            ordinal = len(records)
+            records.append(
+                encode_checkpoint(
+                    prepared,
+                    lane=number,
+                    id=id,
+                    parent=parent,
+                    token=token,
+                    source=source,
+                    mask=mask,
+                    consumed=consumed,
+                    run=None if run is None else run_hash(run),
+                    refs=refs,
+                )
+            )
+            if history is not None:
+                records.append(encode_history(number, id, history))
+            return records
+
+        lsn = self._storage.commit(resolve)
+        self._remember(Ref(lsn, ordinal), table)
+        return lsn
+
+    def _known(self, lane: LaneName, id: str, parent: str | None, changed: Collection[str]) -> _Known:
+        with self._storage.view() as view:
+            number = view.lane(lane.thread, lane.ns)
+            parent_entry, own = self._entries(view, number, id, parent)
+            parent_table = self._table_of(view, parent_entry) if parent_entry is not None else {}
+            others: list[Mapping[str, Slot]] = []
+            if own is not None:
+                others.append(self._table_of(view, own))
+            if number is not None and parent_entry is not None and not changed:
+                # Nothing changed although the parent differs: a copy of one of the parent's children.
+                for child in view.children(number, parent_entry.number):
+                    entry = view.live_checkpoint(number, child)
+                    if entry is not None:
+                        others.append(self._table_of(view, entry))
+            return _Known(number, parent_entry, parent_table, own, others)
+
+    @staticmethod
+    def _entries(
+        view: View, lane: int | None, id: str, parent: str | None
+    ) -> tuple[CheckpointEntry | None, CheckpointEntry | None]:
+        """(live entry of the parent, live entry of the id itself)."""
+        if lane is None:
+            return None, None
+        entries = []
+        for name in (parent, id):
+            number = None if name is None else view.number(lane, name)
+            entries.append(None if number is None else view.live_checkpoint(lane, number))
+        return entries[0], entries[1]
+
+    def _table(
+        self,
+        lane: LaneName,
+        versions: Mapping[str, Version],
+        values: Mapping[str, Any],
+        changed: Collection[str],
+        encode: Encode,
+        known: _Known,
+    ) -> tuple[dict[str, Slot], list[Encoded]]:
+        """The channel table, and VALUE records for what is not stored yet; their ordinals are their positions."""
+        table: dict[str, Slot] = {}
+        fresh: list[Encoded] = []
+        for channel, version in versions.items():
+            if channel not in values:
+                table[channel] = Slot(version, None)
+                continue
+            before = known.parent_table.get(channel)
+            if channel not in changed and before is not None and before.value is not None and before.version == version:
+                table[channel] = Slot(version, before.value)
+            else:
+                table[channel] = Slot(version, self._value(lane, channel, encode(channel, values[channel]), known, fresh))
+        for channel, value in values.items():
+            if channel not in versions:
+                table[channel] = Slot(None, self._value(lane, channel, encode(channel, value), known, fresh))
+        return table, fresh
+
+    def _value(self, lane: LaneName, channel: str, typed: Typed, known: _Known, fresh: list[Encoded]) -> Ref | Typed:
+        """Where a value stands: inline, in a record that holds the same bytes already, or in a new one."""
+        raw = typed[1]
+        self._check_size(lane, channel, raw)
+        if len(raw) <= _INLINE_VALUE:
+            return typed
+        crc = crc32(raw)
+        for table in (known.parent_table, *known.others):
+            slot = table.get(channel)
+            if slot is not None and isinstance(slot.value, Ref) and self._same(slot.value, typed, crc):
+                return slot.value
+        fresh.append(encode_value(typed, crc))
+        return Ref(0, len(fresh) - 1)
+
+    def _same(self, ref: Ref, typed: Typed, crc: int) -> bool:
+        """Whether a stored value has exactly these bytes. Only values with equal length and checksum are read."""
+        with self._storage.view() as view:
+            frame = view.frame(ref.lsn)
+            if value_facts(frame.entry(ref, Kind.VALUE)) != (typed[0], len(typed[1]), crc):
+                return False
+            return frame.raw(ref.ordinal) == typed[1]
+
+    def _check_size(self, lane: LaneName, channel: str, raw: bytes) -> None:
+        if len(raw) > self._options.max_value_bytes:
+            raise ValueTooLargeError(
+                f"{lane}, channel {channel!r}: a value of {len(raw)} bytes is above max_value_bytes={self._options.max_value_bytes}; "
+                "nothing was stored. Keep large data outside the state, or raise the limit"
+            )
+
+    @staticmethod
+    def _lane(view: View, lane: LaneName, records: list[Encoded]) -> int:
+        """The lane's number; appends the records that introduce thread and namespace where they are new."""
+        number = view.lane(lane.thread, lane.ns)
+        if number is not None:
+            return number
+        thread = view.thread(lane.thread)
+        next_thread, next_lane = view.next_numbers()
+        if thread is None:
+            thread = next_thread
+            records.append(encode_thread(thread, name_hash(lane.thread), lane.thread))
+        records.append(encode_lane(next_lane, name_hash(lane.ns), thread, lane.ns))
+        return next_lane
+
+    def _refuse_late(self, view: View, lane: LaneName, id: str) -> None:
+        deleted = view.late(lane.thread, lane.ns, id)
+        if deleted is None:
+            return
+        ago = time.time() - deleted / 1000
+        if ago <= self._options.late_window:
+            raise ThreadDeletedError(
+                f"{lane}, checkpoint {id!r}: the thread was deleted {ago:.0f} s ago and this call comes from before; it was refused. "
+                "A new start (a put without a parent) is always welcome"
+            )
+
+    @staticmethod
+    def _refuse_conflict(view: View, lane: LaneName, number: int, parent: str | None, id: str) -> None:
+        head = view.head(number)
+        expected = None if parent is None else view.number(number, parent)
+        if (head.number if head else None) == expected or (head is not None and view.number(number, id) == head.number):
+            return
+        shown = "none" if head is None else repr(read_record(view, head.ref).id)
+        raise ConflictError(
+            f"{lane}: the head is {shown}, this put expects {parent!r}: another writer was faster. Read the head and try again"
+        )
+
+    @staticmethod
+    def _twin_history(
+        view: View, lane: int, edge: ownership.Edge, versions: Mapping[str, Version]
+    ) -> Mapping[str, ChannelPast] | None:
+        """A copy of a checkpoint whose ancestors are gone needs what the original keeps of them."""
+        for sibling in edge.siblings:
+            if sibling.entry.has_history:
+                table = sibling.record().table
+                if {name: slot.version for name, slot in table.items() if slot.version is not None} == dict(versions):
+                    ref = view.history(lane, sibling.entry.number)
+                    return None if ref is None else read_history(view, ref)
+        return None
+
+    def _table_of(self, view: View, entry: CheckpointEntry) -> Mapping[str, Slot]:
+        with self._tables_lock:
+            table = self._tables.get(entry.ref)
+            if table is not None:
+                self._tables.move_to_end(entry.ref)
+                return table
+        table = read_record(view, entry.ref).table
+        self._remember(entry.ref, table)
+        return table
+
+    def _remember(self, ref: Ref, table: Mapping[str, Slot]) -> None:
+        resolved = {
+            channel: Slot(slot.version, Ref(ref.lsn, slot.value.ordinal))
+            if isinstance(slot.value, Ref) and not slot.value.lsn
+            else slot
+            for channel, slot in table.items()
+        }
+        with self._tables_lock:
+            self._tables[ref] = resolved
+            if len(self._tables) > _TABLES:
+                self._tables.popitem(last=False)
+
+    # -- writes ---------------------------------------------------------------------------------------------------------
+
+    def put_writes(
+        self,
+        lane: LaneName,
+        target: str,
+        writes: Sequence[tuple[int, str, Any]],
+        *,
+        task_id: str,
+        task_path: str = "",
+        encode: Encode,
+        token: bytes = b"",
+        origin: Origin = Origin.TASK,
+        late: LateRule = lambda children: None,
+    ) -> int | None:
+        """Store one batch of writes on a checkpoint id, whole, in one commit. The id need not be stored (yet).
+
+        Args:
+            writes: (idx, channel, value); a negative idx marks a special channel, of which the last write counts for readers.
+            late: given the children the target has already, says which of them this batch made, if any.
+
+        Returns:
+            The LSN of the commit; None for an empty batch, which stores nothing.
+
+        Raises:
+            ThreadDeletedError, ValueTooLargeError, SerializationError and what `Storage.commit` raises.
+        """
+        if not writes:
+            return None
+        fresh: list[Encoded] = []
+        entries = []
+        for idx, channel, value in writes:
+            typed = encode(channel, value)
+            self._check_size(lane, channel, typed[1])
+            if len(typed[1]) <= _INLINE_WRITE:
+                entries.append(WriteEntry(idx, channel, typed))
+            else:
+                entries.append(WriteEntry(idx, channel, Ref(0, len(fresh))))
+                fresh.append(encode_value(typed, crc32(typed[1])))
+        prepared = prepare_writes(task_id, task_path, entries)
+        mask = _mask(channel for _, channel, _ in writes)
+        regular = any(idx >= 0 for idx, _, _ in writes)
+
+        def resolve(view: View) -> list[Encoded]:
+            records = list(fresh)
+            number = self._lane(view, lane, records)
+            target_number = view.number(number, target)
+            child = None
+            if target_number is None or view.live_checkpoint(number, target_number) is None:
+                self._refuse_late(view, lane, target)
+            if target_number is not None and regular:
+                children = [view.live_checkpoint(number, child) for child in view.children(number, target_number)]
+                made = late([entry for entry in children if entry is not None])
+                child = None if made is None else checkpoint_id(view.frame(made.ref.lsn).entry(made.ref, Kind.CHECKPOINT))
+            records.append(
+                encode_writes(
+                    prepared,
+                    lane=number,
+                    target=target,
+                    token=token,
+                    origin=origin,
+                    task=task_hash(task_id),
+                    mask=mask,
+                    regular=regular,
+                    child=child,
+                )
+            )
+            return records
+
+        return self._storage.commit(resolve)
+
+
+def _mask(channels: Iterable[str]) -> int:
+    mask = 0
+    for channel in channels:
+        mask |= channel_bit(channel)
+    return mask
+
+
+def _plain_or_typed(name: str, value: dict[str, Any], encode: Encode) -> dict[str, Any] | Typed:
+    return value if pack_plain(value) is not None else encode(name, value)
+
+
+def _doubtful(consumed: Consumed, edge: ownership.Edge, before: Mapping[str, Slot], versions: Mapping[str, Version]) -> bool:
+    """Whether batches of the window may hold writes that the child did not use: on a channel whose version did not move.
+
+    A mask that meets no unchanged channel proves that there are none, and then no reader has to compare versions.
+    """
+    unchanged = _mask(name for name, version in versions.items() if name in before and before[name].version == version)
+    masks = {batch.ref: batch.mask for batch in edge.candidates}
+    return any(masks.get(ref, unchanged) & unchanged for ref in consumed.first)

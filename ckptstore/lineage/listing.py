@@ -1,0 +1,179 @@
+"""Listings: of checkpoints, newest first, and of threads. Nothing is held between two items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+from ckptstore.codec.records import Kind, checkpoint_id, decode_name
+from ckptstore.lineage.reader import checked_record, stored
+from ckptstore.model import LaneName, StoredCheckpoint, ThreadInfo, Typed
+from ckptstore.storage import Storage, View
+from ckptstore.storage.catalog import CheckpointEntry, LaneState
+
+
+class _Item(NamedTuple):
+    lane: LaneName
+    number: int
+    checkpoint: int
+
+
+class CheckpointIterator:
+    """Checkpoints one by one. Nothing is held between two of them, and an error about one does not end the iteration."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        thread: str | None,
+        ns: str | None,
+        id: str | None,
+        before: str | None,
+        accept: Callable[[dict[str, Any] | Typed], bool] | None,
+    ) -> None:
+        self._storage = storage
+        self._plan = _plan(storage, thread, ns, id, before)
+        self._accept = accept
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> StoredCheckpoint:
+        for lane, number, known in self._plan:
+            with self._storage.view() as view:
+                entry = view.live_checkpoint(number, known) if view.address(number) is not None else None
+                if entry is None:
+                    continue  # removed since the plan was made
+                if self._accept is None or self._accept(checked_record(view, number, entry).metadata):
+                    return stored(view, lane, number, entry)
+        raise StopIteration
+
+
+def _plan(storage: Storage, thread: str | None, ns: str | None, id: str | None, before: str | None) -> Iterator[_Item]:
+    lanes = _lanes(storage, thread, ns)
+    if id is not None:
+        for lane, number in lanes:
+            with storage.view() as view:
+                known = view.number(number, id)
+                entry = None if known is None else view.live_checkpoint(number, known)
+                found = entry is not None and _is_before(view, number, entry, before)
+            if found and known is not None:
+                yield _Item(lane, number, known)
+    elif len(lanes) == 1:
+        yield from _by_place(storage, *lanes[0], before)
+    else:
+        yield from _by_id(storage, lanes, before)
+
+
+def _id(view: View, entry: CheckpointEntry) -> str:
+    return checkpoint_id(view.frame(entry.ref.lsn).entry(entry.ref, Kind.CHECKPOINT))
+
+
+def _bound(view: View, lane: int, before: str) -> CheckpointEntry | None:
+    """The checkpoint that bounds a listing by its place, where the lane holds it."""
+    number = view.number(lane, before)
+    return None if number is None else view.live_checkpoint(lane, number)
+
+
+def _is_before(view: View, lane: int, entry: CheckpointEntry, before: str | None) -> bool:
+    if before is None:
+        return True
+    bound = _bound(view, lane, before)
+    return entry.place < bound.place if bound is not None else _id(view, entry) < before
+
+
+def _by_place(storage: Storage, lane: LaneName, number: int, before: str | None) -> Iterator[_Item]:
+    """One lane, newest first. Each step looks up the next place anew, so commits and removals in between do no harm."""
+    place: int | None = None
+    compare_ids = False
+    if before is not None:
+        with storage.view() as view:
+            bound = _bound(view, number, before)
+            place, compare_ids = (None, True) if bound is None else (bound.place, False)
+    while True:
+        with storage.view() as view:
+            step = next(view.newest_first(number, place), None)
+            if step is None:
+                return
+            place, found = step
+            entry = view.live_checkpoint(number, found)
+            wanted = entry is not None and not (compare_ids and before is not None and _id(view, entry) >= before)
+        if wanted:
+            yield _Item(lane, number, found)
+
+
+def _by_id(storage: Storage, lanes: Sequence[tuple[LaneName, int]], before: str | None) -> Iterator[_Item]:
+    """Several lanes, by id descending: a subgraph's checkpoint may land before the one of its root."""
+    found: list[tuple[str, int, LaneName, int]] = []
+    for lane, number in lanes:
+        with storage.view() as view:
+            bound = None if before is None else _bound(view, number, before)
+            for _, known in view.newest_first(number, None if bound is None else bound.place):
+                entry = view.live_checkpoint(number, known)
+                if entry is not None and (bound is not None or before is None or _id(view, entry) < before):
+                    found.append((_id(view, entry), known, lane, number))
+    found.sort(key=lambda item: (item[0], item[1]), reverse=True)
+    for _, known, lane, number in found:
+        yield _Item(lane, number, known)
+
+
+def _lanes(storage: Storage, thread: str | None, ns: str | None) -> Sequence[tuple[LaneName, int]]:
+    """(name, number) of the lanes that a listing covers."""
+    with storage.view() as view:
+        if thread is not None and ns is not None:
+            number = view.lane(thread, ns)
+            return [] if number is None else [(LaneName(thread, ns), number)]
+        if thread is None:
+            threads = view.threads()
+        else:
+            one = view.thread(thread)
+            threads = [] if one is None else [one]
+        return [
+            (LaneName(name, space), lane)
+            for number in threads
+            for name in (thread if thread is not None else thread_name(view, number),)
+            for lane in view.lanes(number)
+            for space in (ns_name(view, lane),)
+            if ns is None or space == ns
+        ]
+
+
+def thread_name(view: View, thread: int) -> str:
+    """Name of a thread, read from the log: the index holds no names."""
+    ref, _ = view.thread_record(thread)
+    return decode_name(view.frame(ref.lsn).raw(ref.ordinal))
+
+
+def ns_name(view: View, lane: int) -> str:
+    """Namespace of a lane, read from the log."""
+    address = view.address(lane)
+    assert address is not None
+    return decode_name(view.frame(address.ref.lsn).raw(address.ref.ordinal))
+
+
+def list_threads(storage: Storage) -> Iterator[ThreadInfo]:
+    """All threads that hold a checkpoint, oldest first. No value is read, so the cost does not depend on their size."""
+    with storage.view() as view:
+        numbers = view.threads()
+    for number in numbers:
+        with storage.view() as view:
+            info = _thread_info(view, number) if view.has_thread(number) else None
+        if info is not None:
+            yield info
+
+
+def _thread_info(view: View, thread: int) -> ThreadInfo | None:
+    filled: list[tuple[int, LaneState]] = []
+    for lane in view.lanes(thread):
+        state = view.state(lane)
+        if state.checkpoints:
+            filled.append((lane, state))
+    if not filled:
+        return None
+    root = next((lane for lane, _ in filled if ns_name(view, lane) == ""), filled[-1][0])
+    head = view.head(root)
+    return ThreadInfo(
+        thread_name(view, thread),
+        sum(state.checkpoints for _, state in filled),
+        len(filled),
+        None if head is None else _id(view, head),
+    )

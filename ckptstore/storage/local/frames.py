@@ -1,0 +1,65 @@
+"""The index keys that belong to the log: where each frame stands, where the log ends; and the cache of verified frames."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections import OrderedDict
+
+from ckptstore.storage import Frame
+from ckptstore.storage.catalog import Kv
+from ckptstore.storage.local.recovery import End
+from ckptstore.storage.local.segment import Location
+
+_END = struct.Struct(">QQQI")
+_LOCATION = struct.Struct(">IQI")
+
+
+def _frame_key(lsn: int) -> bytes:
+    return b"F" + lsn.to_bytes(6, "big")
+
+
+def put_location(kv: Kv, lsn: int, location: Location) -> None:
+    kv.put(_frame_key(lsn), _LOCATION.pack(*location))
+
+
+def get_location(kv: Kv, lsn: int) -> Location | None:
+    value = kv.get(_frame_key(lsn))
+    return None if value is None else Location(*_LOCATION.unpack(value))
+
+
+def put_end(kv: Kv, end: End) -> None:
+    kv.put(b"H", _END.pack(*end))
+
+
+def get_end(kv: Kv) -> End | None:
+    value = kv.get(b"H")
+    return None if value is None else End(*_END.unpack(value))
+
+
+class FrameCache:
+    """Verified frames by LSN, least recently used out first, bounded in bytes. Frames are immutable."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._frames: OrderedDict[int, Frame] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, lsn: int) -> Frame | None:
+        with self._lock:
+            frame = self._frames.get(lsn)
+            if frame is not None:
+                self._frames.move_to_end(lsn)
+            return frame
+
+    def put(self, frame: Frame) -> None:
+        if frame.size > self._limit:
+            return
+        with self._lock:
+            if frame.lsn not in self._frames:
+                self._frames[frame.lsn] = frame
+                self._bytes += frame.size
+            while self._bytes > self._limit:
+                _, old = self._frames.popitem(last=False)
+                self._bytes -= old.size

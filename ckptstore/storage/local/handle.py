@@ -1,0 +1,136 @@
+"""`LocalStorage`: the handle on a store folder, and the table of the engines that this process has open."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from pathlib import Path
+
+from ckptstore.errors import ReadOnlyError, StoreClosedError
+from ckptstore.options import StoreOptions
+from ckptstore.storage import Resolve, StorageStats, View
+from ckptstore.storage.local.engine import Engine
+from ckptstore.storage.local.layout import refuse_network_filesystem
+from ckptstore.storage.local.vfs import OS, Vfs
+
+_table_lock = threading.RLock()
+_table: dict[tuple[str, bool], Engine] = {}
+_inherited: list[Engine] = []
+"""Engines of the parent process, kept for ever and never touched: closing their LMDB environment would harm the parent."""
+
+
+def _after_fork_in_child() -> None:
+    global _table_lock
+    _table_lock = threading.RLock()
+    for engine in _table.values():
+        _inherited.append(engine)
+        # The descriptor is shared with the parent: closing drops our share, unlocking would unlock the parent.
+        with contextlib.suppress(OSError):
+            engine.release_locks()
+    _table.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def _acquire(root: Path, options: StoreOptions, vfs: Vfs) -> Engine:
+    key = (str(root), options.read_only and not os.access(root, os.W_OK))
+    with _table_lock:
+        engine = _table.get(key)
+        if engine is None:
+            engine = Engine(root, options, vfs, forked=bool(_inherited))
+            _table[key] = engine
+        engine.handles += 1
+        return engine
+
+
+def _release(engine: Engine) -> None:
+    if engine.pid != os.getpid():
+        return
+    with _table_lock:
+        engine.handles -= 1
+        if engine.handles == 0:
+            for key, known in list(_table.items()):
+                if known is engine:
+                    del _table[key]
+            engine.close()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A store nobody closed: make it durable and leave in order. Nothing here waits for anybody."""
+    for engine in list(_table.values()):
+        if engine.pid == os.getpid():
+            with contextlib.suppress(Exception):
+                engine.close()
+
+
+class LocalStorage:
+    """A handle on a store folder. Cheap; all handles of a process on one folder share one engine."""
+
+    def __init__(self, path: str | os.PathLike[str], options: StoreOptions, vfs: Vfs = OS) -> None:
+        """Open, create or recover the store.
+
+        Args:
+            path: the folder; created unless `options.read_only`.
+            options: see `ckptstore.options.StoreOptions`.
+            vfs: the seam for fault tests.
+        """
+        self.path = Path(os.path.realpath(os.fspath(path)))
+        self._options = options
+        self._vfs = vfs
+        if os.name == "nt":
+            raise NotImplementedError("ckptstore does not run on Windows yet")
+        if not options.allow_network_filesystem:
+            refuse_network_filesystem(self.path)
+        self._closed = False
+        self._attach()
+
+    def _attach(self) -> None:
+        self._engine = _acquire(self.path, self._options, self._vfs)
+        self._finalizer = weakref.finalize(self, _release, self._engine)
+        # atexit order is not ours to rely on: _close_all does this work for stores that nobody closed.
+        self._finalizer.atexit = False
+
+    def _live(self) -> Engine:
+        if self._closed:
+            raise StoreClosedError(f"{self.path} is closed: open it again")
+        if self._engine.pid != os.getpid():
+            with _table_lock:
+                if self._engine.pid != os.getpid():
+                    self._finalizer.detach()
+                    self._attach()
+        return self._engine
+
+    def view(self) -> contextlib.AbstractContextManager[View]:
+        return self._live().view()
+
+    def commit(self, resolve: Resolve) -> int:
+        engine = self._live()
+        if self._options.read_only:
+            raise ReadOnlyError(f"{self.path} was opened with read_only=True")
+        lsn, segment = engine.commit(resolve, self._options.lock_timeout)
+        if engine._sealed is not None:
+            engine.after_commit()
+        if self._options.durability == "commit":
+            engine.make_durable(lsn, segment)
+        elif self._options.durability == "interval":
+            engine.start_ticker(self._options.sync_interval)
+        return lsn
+
+    def wait_durable(self, lsn: int) -> None:
+        self._live().wait_durable(lsn)
+
+    def sync(self) -> None:
+        self._live().sync()
+
+    def stats(self) -> StorageStats:
+        return self._live().stats()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._finalizer()

@@ -1,0 +1,384 @@
+"""How a process gets into a store folder.
+
+Alone in it (exclusive lock): create or recover, decide whether the index may be trusted, rebuild it where not. With others inside
+(shared lock): join them, if this process can share their index. What decides is evidence outside the index (layout.py), because an
+unsynced LMDB file must be judged before it is opened: opened after a power cut it may abort the interpreter, or lie.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import lmdb
+
+from ckptstore.errors import (
+    CorruptionError,
+    FormatVersionError,
+    IndexUnusableError,
+    LockTimeoutError,
+    NotAStoreError,
+    NotWritableError,
+    StaleIndexError,
+    StoreMissingError,
+)
+from ckptstore.options import StoreOptions
+from ckptstore.storage.local import format as fmt
+from ckptstore.storage.local import recovery
+from ckptstore.storage.local.frames import get_end
+from ckptstore.storage.local.index import IndexEnv
+from ckptstore.storage.local.index.lmdb import LmdbIndex
+from ckptstore.storage.local.layout import (
+    Identity,
+    Layout,
+    boot_id,
+    new_identity,
+    pid_namespace,
+    read_identity,
+    read_json,
+    write_identity,
+    write_json,
+)
+from ckptstore.storage.local.locks import FolderLock, SharedPage
+from ckptstore.storage.local.rebuild import fill, relocate
+from ckptstore.storage.local.recovery import End
+from ckptstore.storage.local.segment import Segments
+from ckptstore.storage.local.vfs import Vfs
+
+logger = logging.getLogger("ckptstore")
+
+
+class Opened(NamedTuple):
+    """What an engine needs of an open folder."""
+
+    lock: FolderLock
+    identity: Identity
+    segments: Segments
+    index_env: IndexEnv
+    page: SharedPage
+    epoch: int
+    end: End
+    private: Path | None
+    """A temporary folder that holds the index, where the store's own cannot be written."""
+
+
+def open_folder(root: Path, options: StoreOptions, vfs: Vfs, *, forked: bool) -> Opened:
+    """Open, create or recover the store at `root`.
+
+    Args:
+        forked: this process was forked from one that has a store open (index/lmdb.py).
+    """
+    return _Opening(root, options, vfs, forked).run()
+
+
+class _Opening:
+    """The steps, with what they find on the way."""
+
+    identity: Identity
+    segments: Segments
+    _index: IndexEnv
+    _page: SharedPage
+    _epoch: int
+    _published: End
+
+    def __init__(self, root: Path, options: StoreOptions, vfs: Vfs, forked: bool) -> None:
+        self.layout = Layout(root)
+        self.vfs = vfs
+        self.options = options
+        self._forked = forked
+        self._private: Path | None = None
+
+    def run(self) -> Opened:
+        self._create_folder()
+        self._lock = self._folder_lock()
+        try:
+            self._open()
+        except BaseException:
+            self._lock.close()
+            raise
+        return Opened(
+            self._lock, self.identity, self.segments, self._index, self._page, self._epoch, self._published, self._private
+        )
+
+    def _folder_lock(self) -> FolderLock:
+        root = self.layout.root
+        try:
+            return FolderLock(self.layout.lock, create=not self.options.read_only)
+        except FileNotFoundError:
+            raise StoreMissingError(f"{root} is not a store: it has no LOCK file") from None
+        except OSError as error:
+            raise NotWritableError(f"{self.layout.lock}: {error.strerror}: the store cannot be opened for writing") from None
+
+    def _create_folder(self) -> None:
+        root, layout = self.layout.root, self.layout
+        if root.exists() and not root.is_dir():
+            raise NotAStoreError(f"{root} is a file; a store is a folder: choose another path")
+        if layout.store.exists():
+            return
+        if self.options.read_only:
+            raise StoreMissingError(f"there is no store at {root}, and read_only=True does not create one")
+        known = {"STORE.tmp", "LOCK", "segments", "index", "torn"}
+        if root.exists():
+            foreign = sorted(set(os.listdir(root)) - known)
+            if foreign:
+                raise NotAStoreError(f"{root} holds other files ({foreign[0]!r}, ...) and no store: choose an empty folder")
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotWritableError(f"{root}: {error.strerror}") from None
+
+    def _open(self) -> None:
+        """Be alone and recover, or join those who are in."""
+        deadline = time.monotonic() + self.options.lock_timeout
+        while True:
+            if self._lock.try_exclusive():
+                self._lock.name_owner()
+                self._open_alone()
+                # flock conversions are not atomic: in between, another may have been alone and given the index up.
+                while not self._lock.try_shared():
+                    self._check_deadline(deadline)
+                    time.sleep(0.001)
+                if self._index_is_still_ours():
+                    return
+                self._release_index()
+            elif self._lock.try_shared():
+                if self._join():
+                    return
+                # Those who were in have left without leaving evidence: give the shared lock up and try to be alone.
+                self._lock.close()
+                self._lock = FolderLock(self.layout.lock, create=False)
+            self._check_deadline(deadline)
+            time.sleep(0.001)
+
+    def _check_deadline(self, deadline: float) -> None:
+        if time.monotonic() > deadline:
+            raise LockTimeoutError(
+                f"{self.layout.root} was being opened or recovered by process {self._lock.owner()} for more than "
+                f"{self.options.lock_timeout:g} s"
+            )
+
+    def _open_alone(self) -> None:
+        vfs, layout = self.vfs, self.layout
+        if not vfs.exists(layout.store):
+            self._create()
+        self.identity = read_identity(vfs, layout)
+        self._refuse_unknown_features()
+        self.segments = Segments(vfs, layout, self.identity)
+        if self.options.read_only and not os.access(layout.root, os.W_OK):
+            self._open_private()
+            return
+        layout.index.mkdir(exist_ok=True)
+        headers, durable = recovery.sweep(self.segments)
+        if not headers:
+            raise CorruptionError(f"{layout.segments} holds no segment, but STORE exists: restore a backup")
+        poisoned = vfs.exists(layout.poison)
+        end = None
+        if not poisoned:
+            end = self._trusted_end(headers)
+        if end is None:
+            end = self._rebuild(headers, poisoned, durable)
+        if not self.options.read_only:
+            recovery.cut(self.segments, end.segment, end.tail)
+        # After a kill the page cache still holds everything: one fsync makes it durable and lets the watermark say so.
+        self._page = SharedPage(layout.shared)
+        self._page.start(self._make_durable(end))
+        self._published = end
+        self._claim()
+
+    def _make_durable(self, end: End) -> int:
+        try:
+            self.vfs.fdatasync(self.segments.fd(end.segment))
+        except OSError:
+            if self.options.read_only:
+                return 0
+            raise
+        return end.next_lsn - 1
+
+    def _create(self) -> None:
+        """Write a new store: first segment, then STORE, so that a store with STORE always has a segment."""
+        layout, vfs = self.layout, self.vfs
+        for name in vfs.listdir(layout.segments):
+            path = layout.segments / name
+            if name.endswith(".seg") and path.stat().st_size > 4096:
+                raise CorruptionError(f"{layout.root} holds segments but no STORE file: restore it from a backup")
+            vfs.unlink(path)
+        identity = new_identity()
+        vfs.mkdir(layout.segments)
+        vfs.sync_folder(layout.root)
+        Segments(vfs, layout, identity).create(1, 1)
+        write_identity(vfs, layout, identity)
+
+    def _refuse_unknown_features(self) -> None:
+        unknown = self.identity.unknown("read_compatible")
+        if unknown and not self.options.read_only:
+            raise FormatVersionError(
+                f"{self.layout.root} uses features this version can only read: {', '.join(unknown)}. Open it with read_only=True, "
+                "or upgrade ckptstore"
+            )
+
+    def _trusted_end(self, headers: list[fmt.SegmentHeader]) -> End | None:
+        """Open the index if evidence outside it says that it may be opened; return the log's end it names."""
+        owner = read_json(self.layout.owner)
+        if owner is None or owner.get("kind") != LmdbIndex.kind or owner.get("version") != LmdbIndex.version:
+            return None
+        folder = self.layout.epoch(int(owner.get("epoch", 0)))
+        try:
+            data = (folder / "data.mdb").stat()
+        except OSError:
+            return None
+        same_boot = (
+            boot_id() is not None
+            and owner.get("boot") == boot_id()
+            and [data.st_dev, data.st_ino] == owner.get("file")
+            and not owner.get("stale")
+        )
+        clean = read_json(self.layout.clean)
+        tidy = clean is not None and clean.get("uuid") == self.identity.uuid.hex() and clean.get("epoch") == owner.get("epoch")
+        if not same_boot and not tidy:
+            return None
+        self._epoch = int(owner["epoch"])
+        self._index: IndexEnv = LmdbIndex(folder, forked=self._forked)
+        end = self._read_end()
+        if end is None or (tidy and clean is not None and not same_boot and clean.get("end") != list(end)):
+            self._index.close()
+            return None
+        newest = max(header.segment for header in headers)
+        if end.segment != newest:
+            self._index.close()
+            if end.segment > newest:
+                raise CorruptionError(
+                    f"{self.layout.segment(end.segment)} is missing; the index knows records up to LSN {end.next_lsn - 1}. "
+                    "Restore it or a backup, or run `ckpt salvage`"
+                )
+            return None
+        size = self.vfs.size(self.segments.fd(end.segment))
+        if size < end.tail:
+            self._index.close()
+            raise CorruptionError(
+                f"{self.layout.segment(end.segment)} has {size} bytes; the index knows records up to LSN {end.next_lsn - 1}, which "
+                f"end at offset {end.tail}. It was truncated: restore a backup, or run `ckpt salvage`"
+            )
+        return end
+
+    def _rebuild(self, headers: list[fmt.SegmentHeader], poisoned: bool, durable: int) -> End:
+        """Build a new index epoch from the log; after a failed fsync, write the doubtful segment anew first."""
+        vfs, layout = self.vfs, self.layout
+        layout.index.mkdir(exist_ok=True)
+        owner, clean = read_json(layout.owner) or {}, read_json(layout.clean) or {}
+        known = [int(name) for name in os.listdir(layout.index) if name.isdigit()]
+        # An epoch number that any evidence names must not come back: that evidence would vouch for a half-built index.
+        self._epoch = max(*known, int(owner.get("epoch", 0)), int(clean.get("epoch", 0)), 0) + 1
+        layout.owner.unlink(missing_ok=True)
+        for number in known:
+            shutil.rmtree(layout.epoch(number), ignore_errors=True)
+        self._index = LmdbIndex(layout.epoch(self._epoch), forked=self._forked)
+        started = time.monotonic()
+        end = fill(self._index, self.segments, headers, durable)
+        if clean.get("uuid") == self.identity.uuid.hex():
+            segment, tail, next_lsn, _ = clean["end"]
+            if next_lsn > end.next_lsn:
+                self._index.close()
+                raise CorruptionError(
+                    f"{layout.segment(segment)}: the log ends at LSN {end.next_lsn - 1}, but was closed in order at LSN "
+                    f"{next_lsn - 1} (offset {tail}). Records are missing: restore a backup, or run `ckpt salvage`"
+                )
+        # Only now: the record count that CLEAN vouches for must be checked again if this open fails.
+        layout.clean.unlink(missing_ok=True)
+        if poisoned:
+            end = recovery.rewrite_last(self.segments, headers, end)
+            relocate(self._index, self.segments, headers[-1], end)
+            vfs.unlink(layout.poison)
+            vfs.sync_folder(layout.root)
+            logger.warning("%s: recovered from a failed fsync up to LSN %d", layout.root, end.next_lsn - 1)
+        if end.next_lsn > 1:
+            logger.info("%s: index rebuilt, %d frames in %.2f s", layout.root, end.next_lsn - 1, time.monotonic() - started)
+        return end
+
+    def _claim(self) -> None:
+        """Write the evidence under which this boot may trust the index."""
+        data = self._index.data_file().stat()
+        write_json(
+            self.layout.owner,
+            {
+                "kind": self._index.kind,
+                "version": self._index.version,
+                "epoch": self._epoch,
+                "boot": boot_id(),
+                "file": [data.st_dev, data.st_ino],
+                "pid_namespace": pid_namespace(),
+            },
+        )
+
+    def _index_is_still_ours(self) -> bool:
+        owner = read_json(self.layout.owner)
+        return self._private is not None or (owner is not None and owner.get("epoch") == self._epoch and not owner.get("stale"))
+
+    def _release_index(self) -> None:
+        self._index.close()
+        self._page.close()
+        self.segments.close()
+
+    def _join(self) -> bool:
+        """Enter a store that others have open; False when there is nothing left to join."""
+        if not self.layout.store.exists():
+            return False
+        self.identity = read_identity(self.vfs, self.layout)
+        self._refuse_unknown_features()
+        owner = read_json(self.layout.owner)
+        if owner is None or owner.get("boot") != boot_id():
+            return False
+        if owner.get("kind") != LmdbIndex.kind or owner.get("version") != LmdbIndex.version:
+            raise IndexUnusableError(
+                f"{self.layout.root} is open with index {owner.get('kind')!r} version {owner.get('version')}: open it the same "
+                "way, or close it everywhere first"
+            )
+        if owner.get("pid_namespace") != pid_namespace():
+            raise IndexUnusableError(
+                f"{self.layout.root} is open in another pid namespace (another container?), and an LMDB index cannot be shared "
+                "across two of them: close it there first"
+            )
+        if owner.get("stale"):
+            raise StaleIndexError(
+                f"{self.layout.root}: the index was found to be wrong; close the store everywhere and open it again"
+            )
+        self._epoch = int(owner["epoch"])
+        folder = self.layout.epoch(self._epoch)
+        try:
+            data = (folder / "data.mdb").stat()
+        except OSError:
+            return False
+        if [data.st_dev, data.st_ino] != owner.get("file"):
+            return False
+        self.segments = Segments(self.vfs, self.layout, self.identity)
+        self._index = LmdbIndex(folder, forked=self._forked)
+        end = self._read_end()
+        if end is None:
+            self._index.close()
+            return False
+        self._page = SharedPage(self.layout.shared)
+        self._published = end
+        return True
+
+    def _open_private(self) -> None:
+        """Read-only on a medium that cannot be written: an index of our own, in a temporary folder, as of now."""
+        headers = sorted((self.segments.header(n) for n in self.segments.numbers()), key=lambda header: header.base_lsn)
+        replaced = {old for header in headers for old in header.replaces}
+        headers = [header for header in headers if header.segment not in replaced]
+        self._private = Path(tempfile.mkdtemp(prefix="ckptstore-"))
+        self._epoch = 0
+        self._index = LmdbIndex(self._private, forked=self._forked)
+        self._published = fill(self._index, self.segments, headers, 0)
+        self._page = SharedPage(self._private / "SHARED")
+        self._page.start(0)
+
+    def _read_end(self) -> End | None:
+        try:
+            with self._index.read() as kv:
+                return get_end(kv)
+        except lmdb.Error:
+            return None
