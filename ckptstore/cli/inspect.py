@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ckptstore.cli.output import FINE, PROBLEMS, print_facts, print_json, print_line, print_table
+from ckptstore.cli.output import FINE, PROBLEMS, counted, print_facts, print_json, print_line, print_table
 from ckptstore.inspect.stats import Breakdown, StoreReport, store_report
 
 
@@ -40,7 +40,8 @@ def _facts(report: StoreReport) -> dict[str, Any]:
 
 
 def _print(report: StoreReport) -> None:
-    segments = "1 segment" if report.segments == 1 else f"{report.segments:,} segments"
+    segments = counted(report.segments, "segment")
+    namespaces, checkpoints = counted(report.namespaces, "namespace"), counted(report.checkpoints, "checkpoint")
     print_facts(
         [
             ("store", report.path),
@@ -50,7 +51,7 @@ def _print(report: StoreReport) -> None:
             ("log", f"{report.log_bytes:,} bytes in {segments}: {report.live_bytes:,} live, {report.dead_bytes:,} dead"),
             ("index", f"{report.index_bytes:,} bytes"),
             ("frames", f"{report.frames:,}, last LSN {report.last_lsn:,}, durable up to LSN {report.durable_lsn:,}"),
-            ("threads", f"{report.threads:,}, with {report.namespaces:,} namespaces and {report.checkpoints:,} checkpoints"),
+            ("threads", f"{report.threads:,}, with {namespaces} and {checkpoints}"),
         ]
     )
     if report.breakdown is not None:

@@ -31,6 +31,11 @@ def print_line(text: str = "") -> None:
     print(printable(text))
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 thread`, `1,200 threads`."""
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+
+
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     """Print names and what they are, aligned."""
     width = max(len(name) for name, _ in facts)

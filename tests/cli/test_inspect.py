@@ -13,6 +13,7 @@ import pytest
 import ckptstore
 from ckptstore.codec.records import Kind
 from ckptstore.storage import Frame
+from tests.cli.stores import put
 from tests.helpers import flip, frames
 
 WRITES_OF_L1 = 4
@@ -141,3 +142,14 @@ def test_an_empty_store(ckpt: Callable[..., Any], tmp_path: Path) -> None:
     found = facts(ckpt, tmp_path / "new")
     assert (found["threads"], found["checkpoints"], found["breakdown"]["kinds"]) == (0, 0, [])
     assert ckpt("inspect", tmp_path / "new").code == 0
+
+
+@pytest.mark.xfail(strict=True, reason="prune counts the frame that introduced the thread and its namespaces as dead")
+def test_a_pruned_thread_keeps_its_name(ckpt: Callable[..., Any], folder: Path) -> None:
+    with ckptstore.open(folder) as store:
+        put(store, "small", "s2", "s1", "head")
+        store.prune("small")
+        with store._storage.view() as view:
+            names = {view.thread_record(number)[0].lsn for number in view.threads()}
+            assert names.isdisjoint(view.dead())
+    assert "small" in [item["thread"] for item in facts(ckpt, folder)["breakdown"]["threads"]]
