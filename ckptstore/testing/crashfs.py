@@ -24,7 +24,7 @@ import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from errno import EIO
+from errno import EBADF, EIO
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
@@ -202,7 +202,7 @@ class CrashVfs(Vfs):
             super().close(fd)
 
     def pread(self, fd: int, length: int, offset: int) -> bytes:
-        self._guard("pread", self._open[fd][0], changes=False)
+        self._guard("pread", self._opened(fd)[0], changes=False)
         return super().pread(fd, length, offset)
 
     def read_file(self, path: Path) -> bytes:
@@ -211,7 +211,7 @@ class CrashVfs(Vfs):
 
     def pwrite(self, fd: int, data: bytes, offset: int) -> None:
         with self._lock:
-            name, node = self._open[fd]
+            name, node = self._opened(fd)
             fault = self._enter("pwrite", name)
             out = data if fault is None else data[: fault.short]
             super().pwrite(fd, out, offset)
@@ -222,7 +222,7 @@ class CrashVfs(Vfs):
 
     def truncate(self, fd: int, size: int) -> None:
         with self._lock:
-            name, node = self._open[fd]
+            name, node = self._opened(fd)
             self._guard("truncate", name)
             super().truncate(fd, size)
             node.ops.append((size, None))
@@ -230,7 +230,7 @@ class CrashVfs(Vfs):
     def fdatasync(self, fd: int) -> None:
         """Make the bytes of a file durable in the model. The real folder is not synced: tests do not wait for a disk."""
         with self._lock:
-            name, node = self._open[fd]
+            name, node = self._opened(fd)
             fault = self._enter("fdatasync", name)
             if fault is not None:
                 node.failed = True
@@ -268,6 +268,11 @@ class CrashVfs(Vfs):
 
     def point(self, name: str) -> None:
         self._guard("point", name)
+
+    def _opened(self, fd: int) -> tuple[str, _File]:
+        if fd not in self._open:
+            raise OSError(EBADF, os.strerror(EBADF))
+        return self._open[fd]
 
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.root))
