@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import operator
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 from langgraph.channels.delta import DeltaChannel
-from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointTuple, empty_checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, empty_checkpoint
 from langgraph.checkpoint.ckptstore import CkptSaver
 from langgraph.graph import START, StateGraph
 
 from ckptstore.storage.local import format as fmt
 
-Config = dict[str, Any]
+# LangGraph's own types are typed dicts; tests pass plain ones, and wrong ones on purpose.
+Config = Any
+Tuples = list[CheckpointTuple]
+Ids = list[str]
 
 
 def config(id: str | None = None, ns: str = "", thread: Any = "t") -> Config:
@@ -30,7 +33,7 @@ def thread(name: str = "t", **more: Any) -> Config:
     return {"configurable": {"thread_id": name, **more}}
 
 
-def checkpoint(id: str, values: dict[str, Any] | None = None, versions: dict[str, Any] | None = None) -> Checkpoint:
+def checkpoint(id: str, values: dict[str, Any] | None = None, versions: dict[str, Any] | None = None) -> Any:
     """A checkpoint with this id; channels without a version in `versions` have none."""
     return {**empty_checkpoint(), "id": id, "channel_values": values or {}, "channel_versions": versions or {}}
 
@@ -54,7 +57,7 @@ class Driver:
     def put(
         self,
         at: Any,
-        checkpoint: Checkpoint,
+        checkpoint: Any,
         metadata: dict[str, Any] | None = None,
         new_versions: dict[str, Any] | None = None,
     ) -> Any:
@@ -72,28 +75,28 @@ class Driver:
         assert found is not None
         return dict(found.checkpoint["channel_values"])
 
-    def list(self, at: Any, **named: Any) -> list[CheckpointTuple]:
+    def list(self, at: Any, **named: Any) -> Tuples:
         if not self.asynchronous:
             return list(self.saver.list(at, **named))
 
-        async def main() -> list[CheckpointTuple]:
+        async def main() -> Tuples:
             return [item async for item in self.saver.alist(at, **named)]
 
         return asyncio.run(main())
 
-    def ids(self, at: Any, **named: Any) -> list[str]:
+    def ids(self, at: Any, **named: Any) -> Ids:
         return [item.checkpoint["id"] for item in self.list(at, **named)]
 
     def history(self, id: str | None, channel: str = "m") -> Any:
         return self._call("get_delta_channel_history", config=config(id), channels=[channel])[channel]
 
-    def delete_thread(self, name: str) -> None:
+    def delete_thread(self, name: Any) -> None:
         self._call("delete_thread", name)
 
     def delete_for_runs(self, runs: Any) -> None:
         self._call("delete_for_runs", runs)
 
-    def copy_thread(self, source: str, target: str) -> None:
+    def copy_thread(self, source: Any, target: Any) -> None:
         self._call("copy_thread", source, target)
 
     def prune(self, threads: Any, **named: Any) -> None:
@@ -108,7 +111,7 @@ def written(history: Any) -> list[Any]:
 # -- graphs ------------------------------------------------------------------------------------------------------------
 
 
-def concat(current: list[Any] | None, writes: list[Any]) -> list[Any]:
+def concat(current: Any, writes: Sequence[Any]) -> list[Any]:
     """A delta reducer: appends lists, and single items too."""
     out = list(current or [])
     for write in writes:
@@ -129,7 +132,7 @@ MODES: list[Any] = [Full, Delta]
 
 def line(schema: Any, saver: BaseCheckpointSaver[Any], **nodes: Callable[[Any], Any]) -> Any:
     """A graph of these nodes one after the other."""
-    graph = StateGraph(schema)
+    graph: Any = StateGraph(schema)
     before = START
     for name, node in nodes.items():
         graph.add_node(name, node)
@@ -140,7 +143,7 @@ def line(schema: Any, saver: BaseCheckpointSaver[Any], **nodes: Callable[[Any], 
 
 def side_by_side(schema: Any, saver: BaseCheckpointSaver[Any], **nodes: Callable[[Any], Any]) -> Any:
     """A graph of these nodes, all in one superstep."""
-    graph = StateGraph(schema)
+    graph: Any = StateGraph(schema)
     for name, node in nodes.items():
         graph.add_node(name, node)
         graph.add_edge(START, name)

@@ -184,7 +184,7 @@ def test_a_copy_of_a_checkpoint(saver: CkptSaver) -> None:
     assert app.get_state(copied).values["log"] == ["i", "a", "b"]
 
 
-def _graph_with_delta_input(saver: BaseCheckpointSaver[Any], b: Any) -> Pregel[Any, Any, Any, Any]:
+def _graph_with_delta_input(saver: BaseCheckpointSaver[Any], b: Any) -> Any:
     return Pregel(
         nodes={
             "a": NodeBuilder().subscribe_only("k").do(lambda _: ["A"]).write_to("inp"),
@@ -221,7 +221,7 @@ def test_branches_of_branches(saver: CkptSaver, depth: int) -> None:
     """Every leaf of a tree of updates reads its own path, after a restart of the graph too."""
     app = line(Delta, saver, a=says("a"), b=says("b"))
     app.invoke({"log": ["i"]}, thread(), **RUN)
-    leaves = {(): _before(app, "a")}
+    leaves: dict[tuple[str, ...], Any] = {(): _before(app, "a")}
     for _ in range(depth):
         leaves = {
             (*path, name): app.update_state(at, {"log": [name]}, as_node="a") for path, at in leaves.items() for name in ("l", "r")
