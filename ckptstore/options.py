@@ -33,8 +33,8 @@ class StoreOptions(BaseModel):
     """Seconds between two fsyncs at `durability="interval"`."""
     segment_bytes: int = Field(default=64 * MEBIBYTE, ge=4096, le=1024 * MEBIBYTE)
     """Size at which a new segment is begun."""
-    cache_bytes: int = Field(default=16 * MEBIBYTE, ge=0)
-    """Bound of the in-process cache of verified frames."""
+    cache_bytes: int = Field(default=64 * MEBIBYTE, ge=0)
+    """Bound of the in-process caches: a quarter for verified frames, the rest for decoded bytes of values."""
     allow_network_filesystem: bool = False
 
 

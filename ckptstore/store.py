@@ -91,7 +91,7 @@ class Store(Commits):
             else:
                 known = view.number(number, id)
                 entry = None if known is None else view.live_checkpoint(number, known)
-            return None if entry is None else reader.stored(view, lane, number, entry)
+            return None if entry is None else reader.stored(view, self._values, lane, number, entry)
 
     def history(self, lane: LaneName, id: str | None, channels: Sequence[str]) -> dict[str, ChannelHistory]:
         """What each channel's ancestors contribute to a checkpoint: nearest value, then owned writes, oldest first.
@@ -109,7 +109,7 @@ class Store(Commits):
                 entry = view.live_checkpoint(number, known) if known else None
             if number is None or entry is None:
                 return {channel: ChannelHistory(None, []) for channel in channels}
-            return reader.history(view, lane, number, entry, channels)
+            return reader.history(view, self._values, lane, number, entry, channels)
 
     def list(
         self,
@@ -131,7 +131,7 @@ class Store(Commits):
         Returns:
             An iterator that holds no lock between two items. A damaged checkpoint raises, and the next call goes on behind it.
         """
-        return CheckpointIterator(self._storage, thread, ns, id, before, accept)
+        return CheckpointIterator(self._storage, self._values, thread, ns, id, before, accept)
 
     def threads(self) -> Iterator[ThreadInfo]:
         """All threads that hold a checkpoint, oldest first. Reads no value, so its cost does not depend on their size."""

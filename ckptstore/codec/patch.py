@@ -27,8 +27,8 @@ from ckptstore.errors import CorruptionError
 BASED = 255
 # zstd finds repetitions in a raw-content dictionary only from level 3 on.
 _BASED_LEVEL = 3
-# New bytes below this gain nothing from the base, and above the other limit zstd costs more than serializing the value did.
-_BASED_FROM, _BASED_TO = 256, 8 << 20
+# Fewer new bytes gain nothing from the base; a larger base costs more time than serializing the value did.
+_BASED_FROM, _BASED_TO = 256, 1 << 20
 _PROBE = 48
 _SHORTEST_COPY = 24
 
@@ -60,8 +60,12 @@ def container_header(data: bytes) -> int:
 _EXTENSION = {0xC7: 3, 0xC8: 4, 0xC9: 6, 0xD4: 2, 0xD5: 2, 0xD6: 2, 0xD7: 2, 0xD8: 2}
 
 
-def diff(base: bytes, target: bytes) -> bytes | None:
-    """A patch that makes `target` out of `base`, or None where they have too little in common for one to pay."""
+def diff(base: bytes, target: bytes, *, thorough: bool = True) -> bytes | None:
+    """A patch that makes `target` out of `base`, or None where they have too little in common for one to pay.
+
+    Args:
+        thorough: whether to look for what has in common more than a few runs: costs about what serializing did.
+    """
     copies = _ends(base, target)
     covered = sum(copy.length for copy in copies)
     if covered * 2 < len(target):
@@ -69,10 +73,11 @@ def diff(base: bytes, target: bytes) -> bytes | None:
         if sum(copy.length for copy in probed) > covered:
             copies = probed
             covered = sum(copy.length for copy in copies)
+    if not thorough and covered * 2 < len(target):
+        return None
     fresh = _fresh(target, copies)
     codec, body = compress(fresh)
-    # Where much is new although the base is about as long: the change is spread over the middle, or things moved.
-    if len(fresh) >= _BASED_FROM and len(body) > len(target) // 16 and len(base) <= _BASED_TO and len(base) * 4 >= len(fresh):
+    if thorough and len(fresh) >= _BASED_FROM and len(body) > len(target) // 16 and _related(base, fresh):
         based = _Against(base).compress(fresh)
         if len(based) < len(body):
             codec, body = BASED, based
@@ -160,6 +165,14 @@ def _probe(base: bytes, target: bytes) -> list[_Copy]:
             found = back + front
             best = [_Copy(hit - back, at - back, back + front)]
     return best
+
+
+def _related(base: bytes, fresh: bytes) -> bool:
+    """Whether samples of the new bytes stand somewhere in the base: the change is spread over the middle, or things moved."""
+    if len(base) > _BASED_TO or len(fresh) > _BASED_TO:
+        return False
+    step = max(1, len(fresh) // 8)
+    return any(base.find(fresh[at : at + 16]) >= 0 for at in range(step // 2, len(fresh) - 16, step))
 
 
 def _fresh(target: bytes, copies: list[_Copy]) -> bytes:

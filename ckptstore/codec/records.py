@@ -126,18 +126,86 @@ def decode_name(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-# -- VALUE [type tag, crc32 of the raw bytes, bases] ----------------------------------------------------------------------
+# -- VALUE [type tag, crc32 of the raw bytes] or, patched, [..., number, frames, bases, folds] ------------------------------
+#    type tag: an index into TAGS, or the tag itself
+#    number, frames: version number along the chain; frames that reading it touches (lineage/values.py)
+#    bases: flat references to the values the patch copies from
+#    folds: references to WRITES records that follow them as material, as varints: LSN less the one before, ordinal
+
+TAGS = ("msgpack", "null", "bytes", "bytearray", "json", "pickle", "empty")
+_TAG_NUMBERS = {tag: number for number, tag in enumerate(TAGS)}
+PATCH = 16
+"""Codec of a VALUE body that is a patch (codec/patch.py)."""
 
 
-def encode_value(value: Typed, crc: int) -> Encoded:
-    tag, raw = value
-    codec, body = compress(raw)
-    return Encoded(Kind.VALUE, codec, len(raw), (tag, crc, []), body)
+class ValueFacts(NamedTuple):
+    """What a VALUE entry says without its body."""
+
+    tag: str
+    codec: int
+    length: int
+    crc: int
+    number: int
+    frames: int
+    bases: tuple[Ref, ...]
+    folds: tuple[Ref, ...]
 
 
-def value_facts(entry: Entry) -> tuple[str, int, int]:
-    """(type tag, raw length, crc32) of a VALUE entry: enough to rule out equality without reading the body."""
-    return entry[HEADER], entry[3], entry[HEADER + 1]
+def encode_value(value: Typed, crc: int, codec: int, body: bytes) -> Encoded:
+    """A value stored whole, its body compressed by the caller."""
+    return Encoded(Kind.VALUE, codec, len(value[1]), (_packed_tag(value[0]), crc), body)
+
+
+def encode_patched_value(
+    value: Typed, crc: int, patch: bytes, number: int, frames: int, bases: Sequence[Ref], folds: Sequence[Ref]
+) -> Encoded:
+    fields = (_packed_tag(value[0]), crc, number, frames, _flat(bases), _pack_folds(folds))
+    return Encoded(Kind.VALUE, PATCH, len(value[1]), fields, patch)
+
+
+def value_facts(lsn: int, entry: Entry) -> ValueFacts:
+    """The facts of a VALUE entry in the frame of `lsn`."""
+    _, codec, _, length, tag, crc, *chain = entry
+    name = tag if isinstance(tag, str) else TAGS[tag]
+    if not chain:
+        return ValueFacts(name, codec, length, crc, 0, 1, (), ())
+    number, frames, bases, folds = chain
+    return ValueFacts(name, codec, length, crc, number, frames, _refs(bases, lsn), _unpack_folds(folds))
+
+
+def _packed_tag(tag: str) -> int | str:
+    return _TAG_NUMBERS.get(tag, tag)
+
+
+def _pack_folds(folds: Sequence[Ref]) -> bytes:
+    packed = bytearray()
+    before = 0
+    for ref in folds:
+        # Replay order is not quite LSN order: a zigzag of the difference.
+        step = ref.lsn - before
+        for number in (step << 1 if step >= 0 else (-step << 1) - 1, ref.ordinal):
+            while number >= 0x80:
+                packed.append(number & 0x7F | 0x80)
+                number >>= 7
+            packed.append(number)
+        before = ref.lsn
+    return bytes(packed)
+
+
+def _unpack_folds(packed: bytes) -> tuple[Ref, ...]:
+    numbers, value, shift = [], 0, 0
+    for byte in packed:
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+        else:
+            shift += 7
+    folds, lsn = [], 0
+    for step, ordinal in zip(numbers[::2], numbers[1::2], strict=True):
+        lsn += step >> 1 if not step & 1 else -((step + 1) >> 1)
+        folds.append(Ref(lsn, ordinal))
+    return tuple(folds)
 
 
 # -- CHECKPOINT [lane, id, parent id, token, source, value mask, consumed, run, refs] --------------------------------------
@@ -179,7 +247,7 @@ def pack_slots(table: Mapping[str, Slot]) -> tuple[dict[str, Any], list[Ref]]:
             packed[channel] = (version, len(refs))
             refs.append(value)
         else:
-            packed[channel] = (version, value)
+            packed[channel] = (version, (_packed_tag(value[0]), value[1]))
     return packed, refs
 
 
@@ -263,7 +331,8 @@ def _slot_value(value: Any, refs: Sequence[Ref]) -> Ref | Typed | None:
         return None
     if isinstance(value, int):
         return refs[value]
-    return (value[0], value[1])
+    tag, raw = value
+    return (tag if isinstance(tag, str) else TAGS[tag], raw)
 
 
 def _map_or_typed(value: Any) -> Any:
@@ -291,7 +360,7 @@ def prepare_writes(task_id: str, task_path: str, writes: Iterable[WriteEntry]) -
             packed.append((idx, channel, len(refs)))
             refs.append(value)
         else:
-            packed.append((idx, channel, value))
+            packed.append((idx, channel, (_packed_tag(value[0]), value[1])))
     raw = pack((id_form(task_id), task_path, packed))
     codec, body = compress(raw)
     return WritesBody(body, codec, len(raw), tuple(refs))
@@ -373,10 +442,12 @@ def encode_history(lane: int, survivor: str, past: Mapping[str, ChannelPast]) ->
 
     packed: dict[str, Any] = {}
     for channel, (seed, edges) in past.items():
-        slot: Any = seed
+        slot: Any = None
         if isinstance(seed, Ref):
             slot = len(values)
             values.append(seed)
+        elif seed is not None:
+            slot = (_packed_tag(seed[0]), seed[1])
         packed[channel] = [slot, [[numbered(group) for group in edge] for edge in edges]]
     return _encoded(Kind.HISTORY, (lane, id_form(survivor), _flat(values), _flat(writes)), pack(packed))
 

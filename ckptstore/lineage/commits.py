@@ -24,18 +24,18 @@ from ckptstore.codec.records import (
     encode_history,
     encode_lane,
     encode_thread,
-    encode_value,
     encode_writes,
     pack_plain,
     pack_slots,
     prepare_checkpoint,
     prepare_writes,
-    value_facts,
+    writes_refs,
 )
 from ckptstore.errors import ConflictError, ThreadDeletedError, ValueTooLargeError
 from ckptstore.lineage import ownership
-from ckptstore.lineage.history import read_history
+from ckptstore.lineage.history import folded_writes, nearest_value, read_history
 from ckptstore.lineage.ownership import LateRule, Rule, read_record
+from ckptstore.lineage.values import Choice, Values, facts_of
 from ckptstore.model import Consumed, LaneName, Origin, Ref, Slot, Source, Typed, Version, WriteEntry
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Storage, View
@@ -49,6 +49,9 @@ _INLINE_VALUE = 32
 # A write is read once or twice and rarely shared, so it stands in its batch, unless it is large enough to be shared with a channel.
 _INLINE_WRITE = 1024
 _TABLES = 512
+# Values from this size on are compared with those of other channels and with large writes nearby.
+_COMPARED = 512
+_NEARBY_BATCHES = 8
 
 
 class _Moved(Exception):
@@ -62,8 +65,10 @@ class _Known(NamedTuple):
     parent: CheckpointEntry | None
     parent_table: Mapping[str, Slot]
     own: CheckpointEntry | None
-    others: list[Mapping[str, Slot]]
-    """Tables that may hold a value already stored at this version: the id's own earlier one, and those of siblings."""
+    siblings: tuple[CheckpointEntry, ...]
+    """Children of the parent, where their values may be the same ones (a copy) or the parent has no value to compare with (a fork)."""
+    forks: bool
+    """Whether the parent has a child already."""
 
 
 class Commits:
@@ -72,6 +77,7 @@ class Commits:
     def __init__(self, storage: Storage, options: StoreOptions) -> None:
         self._storage = storage
         self._options = options
+        self._values = Values(options.cache_bytes * 3 // 4)
         self._tables: OrderedDict[Ref, Mapping[str, Slot]] = OrderedDict()
         self._tables_lock = threading.Lock()
 
@@ -142,7 +148,7 @@ class Commits:
         expect_head: bool,
     ) -> int:
         known = self._known(lane, id, parent, changed)
-        table, fresh = self._table(lane, versions, values, changed, encode, known)
+        table, fresh, raws = self._table(lane, versions, values, changed, encode, known)
         packed, refs = pack_slots(table)
         try:
             prepared = prepare_checkpoint(skeleton, metadata, packed)
@@ -159,7 +165,9 @@ class Commits:
             records = list(fresh)
             number = self._lane(view, lane, records)
             parent_entry, own = self._entries(view, known.lane, id, parent)
-            if (parent_entry, own) != (known.parent, known.own):
+            if (parent_entry, own) != (known.parent, known.own) or any(
+                view.live_checkpoint(number, entry.number) != entry for entry in known.siblings
+            ):
                 raise _Moved
             if parent is not None and parent_entry is None:
                 self._refuse_late(view, lane, parent)
@@ -195,23 +203,23 @@ class Commits:
 
         lsn = self._storage.commit(resolve)
         self._remember(Ref(lsn, ordinal), table)
+        for position, raw in raws:
+            self._values.remember(Ref(lsn, position), raw)
         return lsn
 
     def _known(self, lane: LaneName, id: str, parent: str | None, changed: Collection[str]) -> _Known:
         with self._storage.view() as view:
             number = view.lane(lane.thread, lane.ns)
             parent_entry, own = self._entries(view, number, id, parent)
-            parent_table = self._table_of(view, parent_entry) if parent_entry is not None else {}
-            others: list[Mapping[str, Slot]] = []
-            if own is not None:
-                others.append(self._table_of(view, own))
-            if number is not None and parent_entry is not None and not changed:
-                # Nothing changed although the parent differs: a copy of one of the parent's children.
-                for child in view.children(number, parent_entry.number):
-                    entry = view.live_checkpoint(number, child)
-                    if entry is not None:
-                        others.append(self._table_of(view, entry))
-            return _Known(number, parent_entry, parent_table, own, others)
+            if number is None or parent_entry is None:
+                return _Known(number, None, {}, own, (), False)
+            children = view.children(number, parent_entry.number)
+            siblings: tuple[CheckpointEntry, ...] = ()
+            if children and not changed:
+                # Nothing changed although this is not the parent: a copy of one of the parent's children.
+                found = (view.live_checkpoint(number, child) for child in children)
+                siblings = tuple(entry for entry in found if entry is not None)
+            return _Known(number, parent_entry, self._table_of(view, parent_entry), own, siblings, bool(children))
 
     @staticmethod
     def _entries(
@@ -234,10 +242,10 @@ class Commits:
         changed: Collection[str],
         encode: Encode,
         known: _Known,
-    ) -> tuple[dict[str, Slot], list[Encoded]]:
-        """The channel table, and VALUE records for what is not stored yet; their ordinals are their positions."""
+    ) -> tuple[dict[str, Slot], list[Encoded], list[tuple[int, bytes]]]:
+        """The channel table; VALUE records for what is not stored yet, their ordinals being their positions; and their raw bytes."""
         table: dict[str, Slot] = {}
-        fresh: list[Encoded] = []
+        waiting: list[tuple[str, Version | None, Typed]] = []
         for channel, version in versions.items():
             if channel not in values:
                 table[channel] = Slot(version, None)
@@ -245,34 +253,54 @@ class Commits:
             before = known.parent_table.get(channel)
             if channel not in changed and before is not None and before.value is not None and before.version == version:
                 table[channel] = Slot(version, before.value)
+                continue
+            typed = encode(channel, values[channel])
+            if len(typed[1]) <= _INLINE_VALUE:
+                table[channel] = Slot(version, typed)
             else:
-                table[channel] = Slot(version, self._value(lane, channel, encode(channel, values[channel]), known, fresh))
+                waiting.append((channel, version, typed))
         for channel, value in values.items():
             if channel not in versions:
-                table[channel] = Slot(None, self._value(lane, channel, encode(channel, value), known, fresh))
-        return table, fresh
+                waiting.append((channel, None, encode(channel, value)))
+        fresh: list[Encoded] = []
+        raws: list[tuple[int, bytes]] = []
+        if waiting:
+            # Only now, with everything serialized: a reading must not be held while the caller's objects are packed.
+            with self._storage.view() as view:
+                for channel, moved, typed in waiting:
+                    stored = self._value(view, lane, channel, typed, known, fresh)
+                    table[channel] = Slot(moved, stored)
+                    if isinstance(stored, Ref) and not stored.lsn:
+                        raws.append((stored.ordinal, typed[1]))
+        return table, fresh, raws
 
-    def _value(self, lane: LaneName, channel: str, typed: Typed, known: _Known, fresh: list[Encoded]) -> Ref | Typed:
+    def _value(self, view: View, lane: LaneName, channel: str, typed: Typed, known: _Known, fresh: list[Encoded]) -> Ref | Typed:
         """Where a value stands: inline, in a record that holds the same bytes already, or in a new one."""
         raw = typed[1]
         self._check_size(lane, channel, raw)
         if len(raw) <= _INLINE_VALUE:
             return typed
         crc = crc32(raw)
-        for table in (known.parent_table, *known.others):
-            slot = table.get(channel)
-            if slot is not None and isinstance(slot.value, Ref) and self._same(slot.value, typed, crc):
-                return slot.value
-        fresh.append(encode_value(typed, crc))
+        before = known.parent_table.get(channel)
+        near = before.value if before is not None and isinstance(before.value, Ref) else None
+        tables = [self._table_of(view, entry) for entry in (known.own, *known.siblings) if entry is not None]
+        same = [near] if near is not None else []
+        same += [slot.value for table in tables if (slot := table.get(channel)) is not None and isinstance(slot.value, Ref)]
+        others: list[Ref] = []
+        if len(raw) >= _COMPARED and known.lane is not None and known.parent is not None:
+            others = _large_values(view, known.parent_table, channel, raw) + _large_writes(view, known.lane, known.parent, raw)
+        stored = self._values.stored_already(view, typed, crc, (*same, *others))
+        if stored is not None:
+            return stored
+        folds: list[Ref] = []
+        if known.lane is not None and known.parent is not None and before is not None and before.value is None:
+            # A snapshot of a channel that is usually rebuilt. Forced by a fork, it repeats the writes on its path.
+            near = nearest_value(view, known.lane, known.parent, channel)
+            if known.forks:
+                folds = folded_writes(view, known.lane, known.parent, channel)
+        record = self._values.encode(view, typed, crc, Choice(near, others, folds))
+        fresh.append(record)
         return Ref(0, len(fresh) - 1)
-
-    def _same(self, ref: Ref, typed: Typed, crc: int) -> bool:
-        """Whether a stored value has exactly these bytes. Only values with equal length and checksum are read."""
-        with self._storage.view() as view:
-            frame = view.frame(ref.lsn)
-            if value_facts(frame.entry(ref, Kind.VALUE)) != (typed[0], len(typed[1]), crc):
-                return False
-            return frame.raw(ref.ordinal) == typed[1]
 
     def _check_size(self, lane: LaneName, channel: str, raw: bytes) -> None:
         if len(raw) > self._options.max_value_bytes:
@@ -381,16 +409,29 @@ class Commits:
         """
         if not writes:
             return None
-        fresh: list[Encoded] = []
-        entries = []
+        serialized = []
         for idx, channel, value in writes:
             typed = encode(channel, value)
             self._check_size(lane, channel, typed[1])
-            if len(typed[1]) <= _INLINE_WRITE:
-                entries.append(WriteEntry(idx, channel, typed))
-            else:
-                entries.append(WriteEntry(idx, channel, Ref(0, len(fresh))))
-                fresh.append(encode_value(typed, crc32(typed[1])))
+            serialized.append((idx, channel, typed))
+        while True:
+            try:
+                return self._put_writes_once(lane, target, serialized, task_id, task_path, token, origin, late)
+            except _Moved:
+                continue
+
+    def _put_writes_once(
+        self,
+        lane: LaneName,
+        target: str,
+        writes: Sequence[tuple[int, str, Typed]],
+        task_id: str,
+        task_path: str,
+        token: bytes,
+        origin: Origin,
+        late: LateRule,
+    ) -> int:
+        entries, fresh, seen = self._write_entries(lane, target, writes)
         prepared = prepare_writes(task_id, task_path, entries)
         mask = _mask(channel for _, channel, _ in writes)
         regular = any(idx >= 0 for idx, _, _ in writes)
@@ -400,6 +441,8 @@ class Commits:
             number = self._lane(view, lane, records)
             target_number = view.number(number, target)
             child = None
+            if seen is not None and (target_number is None or view.live_checkpoint(number, target_number) != seen):
+                raise _Moved
             if target_number is None or view.live_checkpoint(number, target_number) is None:
                 self._refuse_late(view, lane, target)
             if target_number is not None and regular:
@@ -423,6 +466,31 @@ class Commits:
 
         return self._storage.commit(resolve)
 
+    def _write_entries(
+        self, lane: LaneName, target: str, writes: Sequence[tuple[int, str, Typed]]
+    ) -> tuple[list[WriteEntry], list[Encoded], CheckpointEntry | None]:
+        """The writes as they are stored, VALUE records of large ones, and the target's entry where those are based on its values."""
+        if all(len(typed[1]) <= _INLINE_WRITE for _, _, typed in writes):
+            return [WriteEntry(*write) for write in writes], [], None
+        entries: list[WriteEntry] = []
+        fresh: list[Encoded] = []
+        with self._storage.view() as view:
+            number = view.lane(lane.thread, lane.ns)
+            _, seen = self._entries(view, number, target, None)
+            table = {} if seen is None else self._table_of(view, seen)
+            for idx, channel, typed in writes:
+                if len(typed[1]) <= _INLINE_WRITE:
+                    entries.append(WriteEntry(idx, channel, typed))
+                    continue
+                crc = crc32(typed[1])
+                others = _large_values(view, table, None, typed[1])
+                stored = self._values.stored_already(view, typed, crc, others)
+                if stored is None:
+                    stored = Ref(0, len(fresh))
+                    fresh.append(self._values.encode(view, typed, crc, Choice(others=others)))
+                entries.append(WriteEntry(idx, channel, stored))
+        return entries, fresh, seen
+
 
 def _mask(channels: Iterable[str]) -> int:
     mask = 0
@@ -443,3 +511,22 @@ def _doubtful(consumed: Consumed, edge: ownership.Edge, before: Mapping[str, Slo
     unchanged = _mask(name for name, version in versions.items() if name in before and before[name].version == version)
     masks = {batch.ref: batch.mask for batch in edge.candidates}
     return any(masks.get(ref, unchanged) & unchanged for ref in consumed.first)
+
+
+def _large_values(view: View, table: Mapping[str, Slot], besides: str | None, raw: bytes) -> list[Ref]:
+    """Values of other channels that may hold a good part of these bytes, the closest in size first."""
+    refs = {slot.value for channel, slot in table.items() if channel != besides and isinstance(slot.value, Ref)}
+    return _by_size(view, refs, raw)
+
+
+def _large_writes(view: View, lane: int, target: CheckpointEntry, raw: bytes) -> list[Ref]:
+    """Large values written by the newest batches on a checkpoint."""
+    refs: set[Ref] = set()
+    for batch in view.writes(lane, target.number)[-_NEARBY_BATCHES:]:
+        refs.update(writes_refs(batch.ref.lsn, view.frame(batch.ref.lsn).entry(batch.ref, Kind.WRITES)))
+    return _by_size(view, refs, raw)
+
+
+def _by_size(view: View, refs: Iterable[Ref], raw: bytes) -> list[Ref]:
+    sized = [(abs(facts_of(view, ref).length - len(raw)), ref) for ref in refs if facts_of(view, ref).length * 2 >= len(raw)]
+    return [ref for _, ref in sorted(sized)]

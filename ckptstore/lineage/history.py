@@ -86,6 +86,43 @@ def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str])
     }
 
 
+def nearest_value(view: View, lane: int, start: CheckpointEntry, channel: str) -> Ref | None:
+    """The nearest stored value of a channel at `start` or behind it, as far as a reference goes; None without one."""
+    bit = channel_bit(channel)
+    visited: set[int] = set()
+    entry: CheckpointEntry | None = start
+    while entry is not None and not entry.removed and entry.number not in visited:
+        visited.add(entry.number)
+        if entry.mask & bit:
+            slot = read_record(view, entry.ref).table.get(channel)
+            if slot is not None and slot.value is not None:
+                return slot.value if isinstance(slot.value, Ref) else None
+        if entry.has_history:
+            ref = view.history(lane, entry.number)
+            kept = None if ref is None else read_history(view, ref).get(channel)
+            return kept.seed if kept is not None and isinstance(kept.seed, Ref) else None
+        entry = view.checkpoint(lane, entry.parent) if entry.parent else None
+    return None
+
+
+def folded_writes(view: View, lane: int, at: CheckpointEntry, channel: str) -> list[Ref]:
+    """Batches that a value of `channel` stored on a child of `at` is likely to fold, oldest first: what follows the nearest value.
+
+    Only a guess at what to compare with: a batch too many or too few costs bytes, never correctness.
+    """
+    try:
+        edges = past(view, lane, at, [channel])[channel].edges if not at.mask & channel_bit(channel) else ()
+    except CheckpointLineageIntegrityError:
+        return []
+    batches = [[ref for group in edge for ref in group] for edge in edges]
+    batches.append([batch.ref for batch in view.writes(lane, at.number) if batch.mask & channel_bit(channel)])
+    ordered: list[Ref] = []
+    for refs in batches:
+        records = [read_writes(view, ref) for ref in refs]
+        ordered += [record.ref for record in sorted(records, key=lambda item: (item.task_path, item.task_id, item.ref))]
+    return ordered
+
+
 def _end_at_history(
     view: View,
     lane: int,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from ckptstore.codec.records import Kind, checkpoint_id, decode_name
 from ckptstore.lineage.reader import checked_record, stored
+from ckptstore.lineage.values import Values
 from ckptstore.model import LaneName, StoredCheckpoint, ThreadInfo, Typed
 from ckptstore.storage import Storage, View
 from ckptstore.storage.catalog import CheckpointEntry, LaneState
@@ -24,6 +25,7 @@ class CheckpointIterator:
     def __init__(
         self,
         storage: Storage,
+        values: Values,
         thread: str | None,
         ns: str | None,
         id: str | None,
@@ -31,6 +33,7 @@ class CheckpointIterator:
         accept: Callable[[dict[str, Any] | Typed], bool] | None,
     ) -> None:
         self._storage = storage
+        self._values = values
         self._plan = _plan(storage, thread, ns, id, before)
         self._accept = accept
 
@@ -44,7 +47,7 @@ class CheckpointIterator:
                 if entry is None:
                     continue  # removed since the plan was made
                 if self._accept is None or self._accept(checked_record(view, number, entry).metadata):
-                    return stored(view, lane, number, entry)
+                    return stored(view, self._values, lane, number, entry)
         raise StopIteration
 
 

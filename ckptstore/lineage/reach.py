@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ckptstore.codec.records import Kind, checkpoint_refs, history_refs, writes_refs
+from ckptstore.codec.records import Kind, checkpoint_refs, history_refs, value_facts, writes_refs
 from ckptstore.model import Ref
 from ckptstore.storage import View
 
@@ -32,39 +32,52 @@ def frames_of(view: View, lane: int) -> set[int]:
 
 
 def reachable(view: View, lane: int, without: Iterable[int] = ()) -> set[int]:
-    """LSNs of frames that live records of a lane stand in or reference.
+    """LSNs of frames that live records of a lane stand in or reference, bases of patches included.
 
     Args:
         without: numbers of checkpoints to leave out, with their writes: those about to be removed.
     """
     left_out = set(without)
     lsns: set[int] = set()
+    values: set[Ref] = set()
+    batches: set[Ref] = set()
     for number in all_numbers(view, lane):
         if number in left_out:
             continue
         entry = view.live_checkpoint(lane, number)
         if entry is not None:
             lsns.add(entry.ref.lsn)
-            record = view.frame(entry.ref.lsn).entry(entry.ref, Kind.CHECKPOINT)
-            lsns.update(ref.lsn for ref in checkpoint_refs(entry.ref.lsn, record))
+            values.update(checkpoint_refs(entry.ref.lsn, view.frame(entry.ref.lsn).entry(entry.ref, Kind.CHECKPOINT)))
             if not entry.has_history and entry.parent not in left_out and view.live_checkpoint(lane, entry.parent):
-                for ref in entry.consumed.refs():
-                    lsns |= _writes_frames(view, ref)
-        for batch in view.writes(lane, number):
-            lsns |= _writes_frames(view, batch.ref)
+                batches.update(entry.consumed.refs())
+        batches.update(batch.ref for batch in view.writes(lane, number))
         history = view.history(lane, number)
         if history is not None:
             lsns.add(history.lsn)
-            values, writes = history_refs(view.frame(history.lsn).entry(history, Kind.HISTORY))
-            lsns.update(ref.lsn for ref in values)
-            for ref in writes:
-                lsns |= _writes_frames(view, ref)
-    return lsns
+            kept_values, kept_writes = history_refs(view.frame(history.lsn).entry(history, Kind.HISTORY))
+            values.update(kept_values)
+            batches.update(kept_writes)
+    return lsns | closure(view, values, batches)
 
 
-def _writes_frames(view: View, ref: Ref) -> set[int]:
-    entry = view.frame(ref.lsn).entry(ref, Kind.WRITES)
-    return {ref.lsn, *(value.lsn for value in writes_refs(ref.lsn, entry))}
+def closure(view: View, values: Iterable[Ref], batches: Iterable[Ref]) -> set[int]:
+    """LSNs of frames needed to read these values and batches of writes, through all bases."""
+    waiting_values, waiting_batches = set(values), set(batches)
+    seen: set[Ref] = set()
+    while waiting_values or waiting_batches:
+        if waiting_batches:
+            ref = waiting_batches.pop()
+            if ref not in seen:
+                seen.add(ref)
+                waiting_values.update(writes_refs(ref.lsn, view.frame(ref.lsn).entry(ref, Kind.WRITES)))
+        else:
+            ref = waiting_values.pop()
+            if ref not in seen:
+                seen.add(ref)
+                facts = value_facts(ref.lsn, view.frame(ref.lsn).entry(ref, Kind.VALUE))
+                waiting_values.update(facts.bases)
+                waiting_batches.update(facts.folds)
+    return {ref.lsn for ref in seen}
 
 
 def relatives(view: View, lane: int) -> set[int]:

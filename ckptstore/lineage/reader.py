@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from zlib import crc32
 
-from ckptstore.codec.records import ChannelPast, Kind, value_facts
+from ckptstore.codec.records import ChannelPast
 from ckptstore.errors import CheckpointLineageIntegrityError, CorruptionError
 from ckptstore.lineage.history import edge_writes, past, read_writes
 from ckptstore.lineage.ownership import read_record
+from ckptstore.lineage.values import Values
 from ckptstore.model import (
     ChannelHistory,
     CheckpointRecord,
@@ -23,7 +23,7 @@ from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
 
 
-def stored(view: View, lane: LaneName, number: int, entry: CheckpointEntry) -> StoredCheckpoint:
+def stored(view: View, values: Values, lane: LaneName, number: int, entry: CheckpointEntry) -> StoredCheckpoint:
     """A checkpoint whole: its record, values and pending writes, all fresh objects.
 
     Raises:
@@ -32,7 +32,7 @@ def stored(view: View, lane: LaneName, number: int, entry: CheckpointEntry) -> S
     record: CheckpointRecord | None = None
     try:
         record = checked_record(view, number, entry)
-        values = {channel: typed(view, slot.value) for channel, slot in record.table.items() if slot.value is not None}
+        found = {channel: values.typed(view, slot.value) for channel, slot in record.table.items() if slot.value is not None}
         return StoredCheckpoint(
             lane,
             record.id,
@@ -40,8 +40,8 @@ def stored(view: View, lane: LaneName, number: int, entry: CheckpointEntry) -> S
             record.skeleton,
             record.metadata,
             {channel: slot.version for channel, slot in record.table.items() if slot.version is not None},
-            values,
-            pending(view, number, entry.number),
+            found,
+            pending(view, values, number, entry.number),
         )
     except CorruptionError as error:
         name = repr(record.id) if record is not None else f"number {entry.number} (its own record is damaged)"
@@ -56,19 +56,7 @@ def checked_record(view: View, lane: int, entry: CheckpointEntry) -> CheckpointR
     return record
 
 
-def typed(view: View, value: Ref | Typed) -> Typed:
-    """Typed bytes of a slot; the decoded bytes are checked, not only the stored ones."""
-    if not isinstance(value, Ref):
-        return value
-    frame = view.frame(value.lsn)
-    tag, length, crc = value_facts(frame.entry(value, Kind.VALUE))
-    raw = frame.raw(value.ordinal)
-    if crc32(raw) != crc:
-        raise CorruptionError(f"the value at LSN {value.lsn}, record {value.ordinal}, does not match its checksum ({length} bytes)")
-    return tag, raw
-
-
-def pending(view: View, lane: int, number: int) -> list[PendingWrite]:
+def pending(view: View, values: Values, lane: int, number: int) -> list[PendingWrite]:
     """Writes stored on a checkpoint as readers see them: the first of a regular (task, idx) wins, the last of a special one."""
     batches = view.writes(lane, number)
     if not batches:
@@ -83,10 +71,12 @@ def pending(view: View, lane: int, number: int) -> list[PendingWrite]:
         ((path, task, idx, channel, value) for (task, idx), (path, channel, value) in chosen.items()),
         key=lambda item: item[:3],
     )
-    return [PendingWrite(task, channel, typed(view, value)) for _, task, _, channel, value in ordered]
+    return [PendingWrite(task, channel, values.typed(view, value)) for _, task, _, channel, value in ordered]
 
 
-def history(view: View, lane: LaneName, number: int, entry: CheckpointEntry, channels: Sequence[str]) -> dict[str, ChannelHistory]:
+def history(
+    view: View, values: Values, lane: LaneName, number: int, entry: CheckpointEntry, channels: Sequence[str]
+) -> dict[str, ChannelHistory]:
     """What each channel's ancestors contribute to a checkpoint.
 
     Raises:
@@ -96,23 +86,23 @@ def history(view: View, lane: LaneName, number: int, entry: CheckpointEntry, cha
     try:
         pasts = past(view, number, entry, channels)
         read: dict[Ref, WritesRecord] = {}
-        found = {channel: _channel_history(view, channel, pasts[channel], read) for channel in channels}
+        found = {channel: _channel_history(view, values, channel, pasts[channel], read) for channel in channels}
     except CorruptionError as error:
         raise CorruptionError(f"{lane}, history of checkpoint number {entry.number}: {error}") from None
-    if any(value.seed is None and not value.writes for value in found.values()):
+    if any(item.seed is None and not item.writes for item in found.values()):
         _refuse_loss(view, lane, entry, found)
     return found
 
 
-def _channel_history(view: View, channel: str, kept: ChannelPast, read: dict[Ref, WritesRecord]) -> ChannelHistory:
+def _channel_history(view: View, values: Values, channel: str, kept: ChannelPast, read: dict[Ref, WritesRecord]) -> ChannelHistory:
     writes = []
     for edge in kept.edges:
         for ref in (*edge.every, *edge.newest, *edge.first):
             if ref not in read:
                 read[ref] = read_writes(view, ref)
         for item in edge_writes(channel, edge, read):
-            writes.append(PendingWrite(item.task_id, channel, typed(view, item.value)))
-    return ChannelHistory(None if kept.seed is None else typed(view, kept.seed), writes)
+            writes.append(PendingWrite(item.task_id, channel, values.typed(view, item.value)))
+    return ChannelHistory(None if kept.seed is None else values.typed(view, kept.seed), writes)
 
 
 def _refuse_loss(view: View, lane: LaneName, entry: CheckpointEntry, found: Mapping[str, ChannelHistory]) -> None:

@@ -27,7 +27,7 @@ from ckptstore.errors import InvalidArgumentError, ThreadExistsError
 from ckptstore.lineage.history import history_channels, past
 from ckptstore.lineage.listing import ns_name
 from ckptstore.lineage.ownership import read_record
-from ckptstore.lineage.reach import all_numbers, frames_of, reachable, relatives
+from ckptstore.lineage.reach import all_numbers, closure, frames_of, reachable, relatives
 from ckptstore.model import Ref
 from ckptstore.storage import Storage, View
 from ckptstore.storage.catalog import CheckpointEntry
@@ -198,9 +198,8 @@ def _survivor(view: View, lane: int, entry: CheckpointEntry, kept: set[int]) -> 
     """The history record of a checkpoint whose parent goes; adds the frames it needs to `kept`."""
     pasts = past(view, lane, entry, history_channels(view, lane, entry))
     needed = {channel: value for channel, value in pasts.items() if value.seed is not None or value.edges}
-    for seed, edges in needed.values():
-        if isinstance(seed, Ref):
-            kept.add(seed.lsn)
-        kept.update(ref.lsn for edge in edges for group in edge for ref in group)
+    seeds = [seed for seed, _ in needed.values() if isinstance(seed, Ref)]
+    batches = [ref for _, edges in needed.values() for edge in edges for group in edge for ref in group]
+    kept |= closure(view, seeds, batches)
     # Written even when nothing is needed: it says that the walk may end here.
     return encode_history(lane, read_record(view, entry.ref).id, needed)

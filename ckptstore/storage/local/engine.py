@@ -83,7 +83,7 @@ class Engine:
         self.layout = Layout(root)
         self.vfs = vfs
         self.options = options
-        self.cache = FrameCache(options.cache_bytes)
+        self.cache = FrameCache(options.cache_bytes // 4)
         self.handles = 0
         opened = open_folder(root, options, vfs, forked=forked)
         self._lock, self.identity, self.segments, self._index, self._page, self._epoch, self._published, self._private = opened

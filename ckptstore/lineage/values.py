@@ -1,0 +1,227 @@
+"""Values as bytes: read through their patches, and encoded against what is stored already.
+
+A patched value names its base. Versions of one channel are numbered along a lineage, and version n is based on the version whose
+number is n with its lowest set bit cleared (skip-deltas): a read follows at most log2(n) bases, and n appended items cost O(n log n)
+bytes in all. The base of the next version is always found on the chain of the present one. `frames` in each entry counts what a read
+touches; nothing is ever based so that it would exceed `MOST_FRAMES`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from ckptstore.codec.compression import compress
+from ckptstore.codec.patch import apply, container_header, diff
+from ckptstore.codec.records import (
+    PATCH,
+    Encoded,
+    Kind,
+    ValueFacts,
+    decode_writes,
+    encode_patched_value,
+    encode_value,
+    value_facts,
+)
+from ckptstore.errors import CorruptionError
+from ckptstore.model import Ref, Typed
+from ckptstore.storage import View
+
+MOST_FRAMES = 16
+"""Frames that reading one value may touch, whatever the history."""
+
+# Below this a patch's own header costs what it saves.
+_SMALLEST = 64
+# From this size on a value is worth comparing with those of other channels.
+_WORTH_COMPARING = 512
+_MOST_COMPARED = 6
+
+
+class Choice(NamedTuple):
+    """Where the bytes of a new value may repeat earlier ones."""
+
+    near: Ref | None = None
+    """The channel's nearest stored value in the lineage."""
+    others: Sequence[Ref] = ()
+    """Values of other channels, and large writes, near the place."""
+    folds: Sequence[Ref] = ()
+    """Batches of writes that the value folds, oldest first: a snapshot forced by a fork holds what they hold."""
+
+
+class Values:
+    """Reads and encodes values, with a bounded cache of raw bytes. Bytes are immutable: nothing in it can be touched by a caller."""
+
+    def __init__(self, cache_bytes: int) -> None:
+        self._limit = cache_bytes
+        self._bytes = 0
+        self._raw: OrderedDict[Ref, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+        self.hits = 0
+        self.misses = 0
+
+    # -- reading --------------------------------------------------------------------------------------------------------
+
+    def typed(self, view: View, value: Ref | Typed) -> Typed:
+        """Typed bytes of a slot.
+
+        Raises:
+            CorruptionError: the decoded bytes do not match their checksum, or a base is damaged.
+        """
+        if not isinstance(value, Ref):
+            return value
+        return facts_of(view, value).tag, self.raw(view, value)
+
+    def raw(self, view: View, ref: Ref) -> bytes:
+        """Raw bytes of a value. What is returned was checked against the checksum of the decoded bytes, not only the stored ones."""
+        with self._lock:
+            raw = self._raw.get(ref)
+            if raw is not None:
+                self._raw.move_to_end(ref)
+                self.hits += 1
+                return raw
+            self.misses += 1
+        frame = view.frame(ref.lsn)
+        facts = value_facts(ref.lsn, frame.entry(ref, Kind.VALUE))
+        if facts.codec == PATCH:
+            raw = apply(self._material(view, facts), frame.stored(ref.ordinal), facts.length)
+        else:
+            raw = frame.raw(ref.ordinal)
+        if crc32(raw) != facts.crc or len(raw) != facts.length:
+            raise CorruptionError(
+                f"the value at LSN {ref.lsn}, record {ref.ordinal}, does not match the checksum of its decoded bytes: it or one "
+                "of its bases is damaged"
+            )
+        self.remember(ref, raw)
+        return raw
+
+    def remember(self, ref: Ref, raw: bytes) -> None:
+        """Keep raw bytes that were just written or read."""
+        if len(raw) > self._limit:
+            return
+        with self._lock:
+            if ref not in self._raw:
+                self._raw[ref] = raw
+                self._bytes += len(raw) + 100
+            while self._bytes > self._limit:
+                _, old = self._raw.popitem(last=False)
+                self._bytes -= len(old) + 100
+
+    def _material(self, view: View, facts: ValueFacts) -> bytes:
+        """The bytes a patch copies from: the base value, then the folded writes without their container headers."""
+        if not facts.folds and len(facts.bases) == 1:
+            return self.raw(view, facts.bases[0])
+        pieces = [self.raw(view, base) for base in facts.bases]
+        for ref in facts.folds:
+            pieces.extend(self._folded(view, ref))
+        return b"".join(pieces)
+
+    def _folded(self, view: View, ref: Ref) -> Iterable[bytes]:
+        frame = view.frame(ref.lsn)
+        record = decode_writes(ref, frame.entry(ref, Kind.WRITES), frame.raw(ref.ordinal))
+        for idx, _, value in record.writes:
+            if idx >= 0:
+                raw = self.typed(view, value)[1]
+                yield raw[container_header(raw) :]
+
+    # -- encoding -------------------------------------------------------------------------------------------------------
+
+    def stored_already(self, view: View, typed: Typed, crc: int, places: Iterable[Ref]) -> Ref | None:
+        """A record that holds exactly these bytes. Only those of equal tag, length and checksum are read."""
+        for ref in places:
+            facts = facts_of(view, ref)
+            if (facts.tag, facts.length, facts.crc) == (typed[0], len(typed[1]), crc) and self.raw(view, ref) == typed[1]:
+                return ref
+        return None
+
+    def encode(self, view: View, typed: Typed, crc: int, choice: Choice) -> Encoded:
+        """A VALUE record for bytes that are not stored yet: a patch where one pays, else whole."""
+        raw = typed[1]
+        patch: _Patched | None = None
+        if len(raw) >= _SMALLEST:
+            if choice.near is not None:
+                patch = self._against_near(view, raw, choice.near)
+            if len(raw) >= _WORTH_COMPARING and _poor(patch, raw):
+                for ref in choice.others[:_MOST_COMPARED]:
+                    patch = _better(patch, self._against(view, raw, ref, number=0, thorough=False))
+            if choice.folds and _poor(patch, raw):
+                patch = _better(patch, self._against_folds(view, raw, choice))
+        if patch is None:
+            return encode_value(typed, crc, *compress(raw))
+        if len(patch.body) * 8 > len(raw):
+            codec, body = compress(raw)
+            if len(body) <= len(patch.body) + 16:
+                return encode_value(typed, crc, codec, body)
+        return encode_patched_value(typed, crc, patch.body, patch.number, patch.frames, patch.bases, patch.folds)
+
+    def _against_near(self, view: View, raw: bytes, near: Ref) -> _Patched | None:
+        number, base = next_in_chain(view, near)
+        patch = self._against(view, raw, base, number=number, thorough=True)
+        if base != near and (patch is None or len(patch.body) * 4 > len(raw)):
+            # The skip base is far behind; where values change more than they grow, the nearest one is the better base.
+            patch = _better(patch, self._against(view, raw, near, number=number, thorough=True))
+        return patch
+
+    def _against(self, view: View, raw: bytes, base: Ref, *, number: int, thorough: bool) -> _Patched | None:
+        frames = facts_of(view, base).frames + 1
+        if frames > MOST_FRAMES:
+            return None
+        body = diff(self.raw(view, base), raw, thorough=thorough)
+        return None if body is None else _Patched(body, number, frames, (base,), ())
+
+    def _against_folds(self, view: View, raw: bytes, choice: Choice) -> _Patched | None:
+        bases: tuple[Ref, ...] = ()
+        folds = tuple(choice.folds)
+        frames = len(folds) + 1
+        if choice.near is not None:
+            near = facts_of(view, choice.near)
+            if near.folds:
+                # Never a fold on a fold: take over what the nearest value folds itself.
+                bases, folds = near.bases, (*near.folds, *folds)
+            else:
+                bases = (choice.near,)
+            frames = len(folds) + 1 + sum(facts_of(view, base).frames for base in bases)
+        material = self._material(view, ValueFacts("", 0, 0, 0, 0, 0, bases, folds))
+        body = diff(material, raw, thorough=True)
+        return None if body is None else _Patched(body, 0, frames, bases, folds)
+
+
+class _Patched(NamedTuple):
+    body: bytes
+    number: int
+    frames: int
+    bases: tuple[Ref, ...]
+    folds: tuple[Ref, ...]
+
+    def cost(self) -> int:
+        return len(self.body) + 2 * len(self.folds)
+
+
+def _better(left: _Patched | None, right: _Patched | None) -> _Patched | None:
+    if left is None or right is None:
+        return left or right
+    return left if left.cost() <= right.cost() else right
+
+
+def _poor(patch: _Patched | None, raw: bytes) -> bool:
+    """Whether it is worth to look further: nothing found, or more than a few items and an eighth of the value are new."""
+    return patch is None or (len(patch.body) > 256 and len(patch.body) * 8 > len(raw)) or len(patch.body) > 1024
+
+
+def facts_of(view: View, ref: Ref) -> ValueFacts:
+    """What the directory says of a value."""
+    return value_facts(ref.lsn, view.frame(ref.lsn).entry(ref, Kind.VALUE))
+
+
+def next_in_chain(view: View, near: Ref) -> tuple[int, Ref]:
+    """(number of the version after `near`, the version it is based on): found by following the bases of `near`."""
+    facts = facts_of(view, near)
+    number = facts.number + 1
+    wanted = number & (number - 1)
+    base = near
+    while (facts.number > wanted or facts.frames >= MOST_FRAMES) and facts.bases:
+        base = facts.bases[0]
+        facts = facts_of(view, base)
+    return number, base
