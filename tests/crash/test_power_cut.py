@@ -19,7 +19,6 @@ from ckptstore import Store
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
 from tests.crash.programs import LEVELS, Call, Level, State, assert_prefix, opened, program, run, seen, states
 
-
 reopen_after_empty_tail = pytest.mark.xfail(
     strict=True,
     reason="a store whose newest segment held nothing but a torn tail opens once, and is refused at the next open: "

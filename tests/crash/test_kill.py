@@ -1,0 +1,277 @@
+"""Real processes killed by SIGKILL: at every named fault point and at random moments, at every durability level.
+
+A kill takes nothing that was written, so the promise is the same at all levels: nothing acknowledged is lost, a call is there whole or
+not at all, the store opens and works, and other processes that have it open go on. What a power cut takes is in test_power_cut.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import ckptstore
+from tests.crash.programs import LEVELS, Level, assert_prefix, opened, program, run, seen, states
+
+ROOT = Path(__file__).resolve().parents[2]
+LENGTH = 24
+
+
+class Died(NamedTuple):
+    """What is known of a child that is gone."""
+
+    acknowledged: int
+    status: int
+    lines: list[str]
+
+
+class Killer:
+    """Starts children that die, and reads what they said."""
+
+    def __init__(self) -> None:
+        self._server = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("kill_child.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        )
+
+    def run(
+        self,
+        store: Path,
+        level: Level,
+        *,
+        seed: int,
+        point: str | None = None,
+        nth: int = 1,
+        first: int = 0,
+        length: int = LENGTH,
+        fail_fsync: int = 0,
+        kill_after: float | None = None,
+    ) -> Died:
+        """Run a child until it is gone.
+
+        Args:
+            point: shell pattern of the point at which it kills itself, the `nth` time.
+            first: calls of the program that are made already.
+            fail_fsync: number of the fsync that fails; 0 for none.
+            kill_after: kill it from outside, seconds after it opened the store.
+        """
+        job = {"store": str(store), "level": level, "seed": seed, "point": point, "nth": nth, "first": first}
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps({**job, "length": length, "fail_fsync": fail_fsync}) + "\n")
+        self._server.stdin.flush()
+        acknowledged, pid, lines = first, 0, []
+        for line in self._server.stdout:
+            word, _, value = line.strip().partition(" ")
+            lines.append(word)
+            if word == "pid":
+                pid = int(value)
+            elif word == "open" and kill_after is not None:
+                time.sleep(kill_after)
+                os.kill(pid, signal.SIGKILL)  # not reaped before `end`, so the pid is still its own
+            elif word == "ack":
+                acknowledged = int(value)
+            elif word == "end":
+                return Died(acknowledged, int(value), lines)
+        raise AssertionError(f"the child server is gone: {lines}")
+
+    def close(self) -> None:
+        assert self._server.stdin is not None
+        self._server.stdin.close()
+        self._server.wait(10)
+
+
+@pytest.fixture(scope="module")
+def killer() -> Iterator[Killer]:
+    killer = Killer()
+    yield killer
+    killer.close()
+
+
+def _counted(found: Any, expected: Any, least: int) -> int:
+    """How many calls of the program a store holds: those acknowledged, and at most the one that was going on."""
+    assert_prefix(found, expected, least, least + 1)
+    return least if found == expected[least] else least + 1
+
+
+def _checked(folder: Path, level: Level, seed: int, died: Died) -> None:
+    """A store after a kill holds what was acknowledged, is the same when opened again, and takes the rest of the program."""
+    calls = program(seed, LENGTH)
+    expected = states(calls)
+    least = died.acknowledged
+    with opened(folder, level) as store:
+        found = seen(store)
+    count = least if least == len(calls) else _counted(found, expected, least)
+    with opened(folder, level) as store:
+        assert seen(store) == found == expected[count]
+        for call in calls[count:]:
+            run(store, call)
+    with opened(folder) as store:
+        assert seen(store) == expected[-1]
+
+
+# Point, and how often it is passed before the kill. `segment:*` is passed once when the store is created.
+WRITING = [
+    ("commit:resolved", 5),
+    ("commit:appended", 5),
+    ("commit:indexed", 5),
+    ("commit:published", 5),
+    ("fsync:before", 2),
+    ("fsync:after", 2),
+    ("rotate:sealed", 1),
+    ("segment:before-create", 2),
+    ("written:*2.seg.tmp", 1),
+    ("renamed:*2.seg", 1),
+    ("segment:created", 2),
+    ("written:*1.hint.tmp", 1),
+    ("renamed:*1.hint", 1),
+]
+CREATING = [
+    ("segment:before-create", 1),
+    ("written:*1.seg.tmp", 1),
+    ("renamed:*1.seg", 1),
+    ("segment:created", 1),
+    ("written:STORE.tmp", 1),
+    ("renamed:STORE", 1),
+]
+CLOSING = [("close:index-synced", 1), ("written:CLEAN.tmp", 1), ("renamed:CLEAN", 1)]
+CUTTING = [("written:0*-*.tmp", 1), ("renamed:0*-*", 1), ("torn:kept", 1), ("torn:cut", 1)]
+POISONING = [("written:POISON.tmp", 1), ("renamed:POISON", 1)]
+HEALING = [("segment:before-create", 1), ("written:*.seg.tmp", 1), ("renamed:*.seg", 1), ("segment:created", 1)]
+
+
+def test_every_point_of_the_source_is_killed_at() -> None:
+    sources = (Path(ckptstore.__file__).parent / "storage" / "local").rglob("*.py")
+    points = {name for path in sources for name in re.findall(r"\.point\(f?\"([^\"]+)\"\)", path.read_text())}
+    here = {point for point, _ in WRITING + CREATING + CLOSING + CUTTING + POISONING + HEALING}
+    assert points == {point for point in here if "*" not in point and point.split(":")[0] not in ("written", "renamed")} | {
+        "written:{path.name}.tmp",
+        "renamed:{path.name}",
+    }
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("point", "nth"), WRITING)
+def test_killed_while_writing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level) -> None:
+    died = killer.run(tmp_path / "store", level, seed=1, point=point, nth=nth)
+    assert died.status == -signal.SIGKILL
+    _checked(tmp_path / "store", level, 1, died)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("point", "nth"), [(point, nth) for point, nth in WRITING if "hint" not in point])
+def test_others_go_on_when_a_writer_is_killed(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level) -> None:
+    """This process has the store open all the time: it reads and writes on at once, and without opening anything anew."""
+    calls = program(2, LENGTH)
+    expected = states(calls)
+    with opened(tmp_path / "store", level) as store:
+        for call in calls[:2]:
+            run(store, call)
+        nth = 1 if point.startswith("segment:") else nth
+        died = killer.run(tmp_path / "store", level, seed=2, point=point, nth=nth, first=2)
+        assert died.status == -signal.SIGKILL
+        count = len(calls) if died.acknowledged == len(calls) else _counted(seen(store), expected, died.acknowledged)
+        for call in calls[count:]:
+            run(store, call)
+        assert seen(store) == expected[-1]
+    with opened(tmp_path / "store") as store:
+        assert seen(store) == expected[-1]
+
+
+@pytest.mark.parametrize(("point", "nth"), CREATING)
+def test_killed_while_creating(tmp_path: Path, killer: Killer, point: str, nth: int) -> None:
+    died = killer.run(tmp_path / "store", "commit", seed=3, point=point, nth=nth)
+    assert died == Died(0, -signal.SIGKILL, ["pid", "end"])
+    _checked(tmp_path / "store", "commit", 3, died)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("point", "nth"), CLOSING)
+def test_killed_while_closing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level) -> None:
+    died = killer.run(tmp_path / "store", level, seed=4, point=point, nth=nth)
+    assert (died.status, died.acknowledged) == (-signal.SIGKILL, LENGTH)
+    _checked(tmp_path / "store", level, 4, died)
+
+
+@pytest.mark.parametrize("lost_index", [False, True])
+@pytest.mark.parametrize(("point", "nth"), CUTTING)
+def test_killed_while_cutting_a_torn_tail(tmp_path: Path, killer: Killer, point: str, nth: int, lost_index: bool) -> None:
+    """A writer was killed after its bytes went out; who opens next is killed while it cuts them."""
+    first = killer.run(tmp_path / "store", "commit", seed=5, point="commit:appended", nth=6)
+    assert first.acknowledged == 5
+    if lost_index:
+        _append_junk(tmp_path / "store")
+        _drop_index(tmp_path / "store")
+    died = killer.run(tmp_path / "store", "commit", seed=5, point=point, nth=nth, first=5)
+    assert died.lines == ["pid", "end"]
+    assert died.status == -signal.SIGKILL
+    _checked(tmp_path / "store", "commit", 5, died)
+    assert list((tmp_path / "store" / "torn").iterdir())
+
+
+@pytest.mark.parametrize(("point", "nth"), POISONING)
+def test_killed_while_poisoning(tmp_path: Path, killer: Killer, point: str, nth: int) -> None:
+    """The fsync of call 4 fails, so that one is not acknowledged; it may be there."""
+    died = killer.run(tmp_path / "store", "commit", seed=6, point=point, nth=nth, fail_fsync=7)
+    assert died.status == -signal.SIGKILL
+    assert 0 < died.acknowledged < LENGTH
+    _checked(tmp_path / "store", "commit", 6, died)
+
+
+@pytest.mark.parametrize(("point", "nth"), HEALING)
+def test_killed_while_recovering_from_a_failed_fsync(tmp_path: Path, killer: Killer, point: str, nth: int) -> None:
+    first = killer.run(tmp_path / "store", "commit", seed=7, fail_fsync=8)
+    assert "raised" in first.lines
+    assert (tmp_path / "store" / "POISON").exists()
+    died = killer.run(tmp_path / "store", "commit", seed=7, point=point, nth=nth, first=first.acknowledged)
+    assert (died.status, died.lines) == (-signal.SIGKILL, ["pid", "end"])
+    _checked(tmp_path / "store", "commit", 7, died)
+    assert not (tmp_path / "store" / "POISON").exists()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_killed_at_random_moments(tmp_path: Path, killer: Killer, level: Level) -> None:
+    """One store, killed over and over, each time a little further on; another process has it open half of the time."""
+    rng = random.Random(f"{level} 8")
+    length = 150
+    calls = program(8, length)
+    expected = states(calls)
+    count = kills = 0
+    while count < length and kills < 12:
+        died = killer.run(tmp_path / "store", level, seed=8, first=count, length=length, kill_after=rng.uniform(0, 0.012))
+        kills += died.status == -signal.SIGKILL
+        with opened(tmp_path / "store", level) as store:
+            count = length if died.acknowledged == length else _counted(seen(store), expected, died.acknowledged)
+            if kills % 2 and count < length:
+                again = killer.run(tmp_path / "store", level, seed=8, first=count, length=length, kill_after=rng.uniform(0, 0.006))
+                count = length if again.acknowledged == length else _counted(seen(store), expected, again.acknowledged)
+                if count < length:
+                    run(store, calls[count])
+                    count += 1
+            assert seen(store) == expected[count]
+    assert kills
+
+
+def _append_junk(store: Path) -> None:
+    newest = max((store / "segments").glob("*.seg"))
+    with newest.open("ab") as file:
+        file.write(b"\x17" * 7)
+
+
+def _drop_index(store: Path) -> None:
+    for path in sorted((store / "index").rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    (store / "index").rmdir()
