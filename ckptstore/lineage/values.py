@@ -33,10 +33,10 @@ from ckptstore.storage import View
 MOST_FRAMES = 16
 """Frames that reading one value may touch, whatever the history."""
 
-# Below this a patch's own header costs what it saves.
-_SMALLEST = 64
-# From this size on a value is worth comparing with those of other channels.
-_WORTH_COMPARING = 512
+# A smaller value gains little from a base that the shipped dictionary does not give it too, and every base makes reading longer.
+_SMALLEST = 512
+# A chain of nearest bases may not use up the depth that skip-deltas need.
+_DEEP = MOST_FRAMES // 2
 _MOST_COMPARED = 6
 
 
@@ -143,7 +143,7 @@ class Values:
         if len(raw) >= _SMALLEST:
             if choice.near is not None:
                 patch = self._against_near(view, raw, choice.near)
-            if len(raw) >= _WORTH_COMPARING and _poor(patch, raw):
+            if _poor(patch, raw):
                 for ref in choice.others[:_MOST_COMPARED]:
                     patch = _better(patch, self._against(view, raw, ref, number=0, thorough=False))
             if choice.folds and _poor(patch, raw):
@@ -159,7 +159,7 @@ class Values:
     def _against_near(self, view: View, raw: bytes, near: Ref) -> _Patched | None:
         number, base = next_in_chain(view, near)
         patch = self._against(view, raw, base, number=number, thorough=True)
-        if base != near and (patch is None or len(patch.body) * 4 > len(raw)):
+        if base != near and (patch is None or len(patch.body) * 4 > len(raw)) and facts_of(view, near).frames <= _DEEP:
             # The skip base is far behind; where values change more than they grow, the nearest one is the better base.
             patch = _better(patch, self._against(view, raw, near, number=number, thorough=True))
         return patch

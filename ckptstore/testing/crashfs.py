@@ -57,7 +57,7 @@ class _File:
 
     def survivor(self, rng: random.Random, block: int) -> bytes:
         sizes = self.sizes()
-        size = rng.choice([sizes[0], sizes[-1], rng.randint(min(sizes), max(sizes))])
+        size = rng.choice([sizes[0], sizes[-1], rng.choice(sizes), rng.randint(min(sizes), max(sizes))])
         pieces = []
         for start in range(0, size, block):
             end = min(start + block, size)
