@@ -51,11 +51,17 @@ class _File:
             found.append(at if data is None else max(found[-1], at + len(data)))
         return found
 
-    def live(self) -> bytes:
+    def after(self, count: int) -> bytes:
+        """The content after the first ops, as a disk that writes in order has it."""
         sizes = self.sizes()
-        return _applied(self.durable.ljust(max(sizes), b"\0"), 0, self.ops)[: sizes[-1]]
+        return _applied(self.durable.ljust(max(sizes), b"\0"), 0, self.ops[:count])[: sizes[count]]
+
+    def live(self) -> bytes:
+        return self.after(len(self.ops))
 
     def survivor(self, rng: random.Random, block: int) -> bytes:
+        if rng.random() < 0.3:
+            return self.after(rng.randint(0, len(self.ops)))
         sizes = self.sizes()
         size = rng.choice([sizes[0], sizes[-1], rng.choice(sizes), rng.randint(min(sizes), max(sizes))])
         pieces = []

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from errno import EIO
 from fnmatch import fnmatch
@@ -56,6 +57,8 @@ def child(job: Mapping[str, Any]) -> None:
             if number > job["first"]:
                 run(store, call)
                 say(f"ack {number}")
+        if "hint" in (job["point"] or ""):
+            time.sleep(30)  # another thread passes that point, and ends this sleep with the process
 
 
 def main() -> None:
