@@ -59,16 +59,14 @@ class _Moved(Exception):
 
 
 class _Known(NamedTuple):
-    """What a put knows before it takes the lock."""
+    """What a put knows before it takes the lock. The references are compared again under it."""
 
-    lane: int | None
-    parent: CheckpointEntry | None
+    parent: Ref | None
     parent_table: Mapping[str, Slot]
-    own: CheckpointEntry | None
-    siblings: tuple[CheckpointEntry, ...]
-    """Children of the parent, where their values may be the same ones (a copy) or the parent has no value to compare with (a fork)."""
-    forks: bool
-    """Whether the parent has a child already."""
+    own: Ref | None
+    """An earlier put of the same id."""
+    siblings: tuple[CheckpointEntry, ...] = ()
+    """Children of the parent whose values may be the same ones: for a put that says that nothing changed, which is a copy."""
 
 
 class Commits:
@@ -79,6 +77,7 @@ class Commits:
         self._options = options
         self._values = Values(options.cache_bytes * 3 // 4)
         self._tables: OrderedDict[Ref, Mapping[str, Slot]] = OrderedDict()
+        self._tips: OrderedDict[tuple[LaneName, str], Ref] = OrderedDict()
         self._tables_lock = threading.Lock()
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -148,7 +147,7 @@ class Commits:
         expect_head: bool,
     ) -> int:
         known = self._known(lane, id, parent, changed)
-        table, fresh, raws = self._table(lane, versions, values, changed, encode, known)
+        table, fresh, raws = self._table(lane, parent, versions, values, changed, encode, known)
         packed, refs = pack_slots(table)
         try:
             prepared = prepare_checkpoint(skeleton, metadata, packed)
@@ -164,23 +163,24 @@ class Commits:
             nonlocal ordinal
             records = list(fresh)
             number = self._lane(view, lane, records)
-            parent_entry, own = self._entries(view, known.lane, id, parent)
-            if (parent_entry, own) != (known.parent, known.own) or any(
+            own_number, own = view.live_ref(number, id)
+            parent_number, parent_ref = (None, None) if parent is None else view.live_ref(number, parent)
+            if (parent_ref, own) != (known.parent, known.own) or any(
                 view.live_checkpoint(number, entry.number) != entry for entry in known.siblings
             ):
+                self._forget(lane, id, parent)
                 raise _Moved
-            if parent is not None and parent_entry is None:
+            if parent is not None and parent_ref is None:
                 self._refuse_late(view, lane, parent)
             if expect_head:
                 self._refuse_conflict(view, lane, number, parent, id)
             consumed, history = Consumed(), None
-            parent_number = None if parent is None else view.number(number, parent)
             if parent is not None and parent_number is not None:
-                edge = ownership.edge(view, number, parent_number, parent, child=own.number if own else None)
+                edge = ownership.edge(view, number, parent_number, parent, child=own_number)
                 consumed = rule(edge)
                 if consumed.first:
                     consumed = consumed._replace(gated=_doubtful(consumed, edge, known.parent_table, versions))
-                if parent_entry is None and own is None:
+                if parent_ref is None and own is None:
                     history = self._twin_history(view, number, edge, versions)
             ordinal = len(records)
             records.append(
@@ -202,41 +202,35 @@ class Commits:
             return records
 
         lsn = self._storage.commit(resolve)
-        self._remember(Ref(lsn, ordinal), table)
+        self._remember(Ref(lsn, ordinal), table, (lane, id))
         for position, raw in raws:
             self._values.remember(Ref(lsn, position), raw)
         return lsn
 
     def _known(self, lane: LaneName, id: str, parent: str | None, changed: Collection[str]) -> _Known:
+        with self._tables_lock:
+            tip = None if parent is None or (lane, id) in self._tips else self._tips.get((lane, parent))
+            table = None if tip is None else self._tables.get(tip)
+        if table is not None and changed:
+            return _Known(tip, table, None)
         with self._storage.view() as view:
             number = view.lane(lane.thread, lane.ns)
-            parent_entry, own = self._entries(view, number, id, parent)
-            if number is None or parent_entry is None:
-                return _Known(number, None, {}, own, (), False)
-            children = view.children(number, parent_entry.number)
+            if number is None:
+                return _Known(None, {}, None)
+            _, own = view.live_ref(number, id)
+            parent_number, parent_ref = (None, None) if parent is None else view.live_ref(number, parent)
+            if parent_number is None or parent_ref is None:
+                return _Known(None, {}, own)
             siblings: tuple[CheckpointEntry, ...] = ()
-            if children and not changed:
-                # Nothing changed although this is not the parent: a copy of one of the parent's children.
-                found = (view.live_checkpoint(number, child) for child in children)
+            if not changed:
+                found = (view.live_checkpoint(number, child) for child in view.children(number, parent_number))
                 siblings = tuple(entry for entry in found if entry is not None)
-            return _Known(number, parent_entry, self._table_of(view, parent_entry), own, siblings, bool(children))
-
-    @staticmethod
-    def _entries(
-        view: View, lane: int | None, id: str, parent: str | None
-    ) -> tuple[CheckpointEntry | None, CheckpointEntry | None]:
-        """(live entry of the parent, live entry of the id itself)."""
-        if lane is None:
-            return None, None
-        entries = []
-        for name in (parent, id):
-            number = None if name is None else view.number(lane, name)
-            entries.append(None if number is None else view.live_checkpoint(lane, number))
-        return entries[0], entries[1]
+            return _Known(parent_ref, self._table_of(view, parent_ref), own, siblings)
 
     def _table(
         self,
         lane: LaneName,
+        parent: str | None,
         versions: Mapping[str, Version],
         values: Mapping[str, Any],
         changed: Collection[str],
@@ -268,13 +262,15 @@ class Commits:
             # Only now, with everything serialized: a reading must not be held while the caller's objects are packed.
             with self._storage.view() as view:
                 for channel, moved, typed in waiting:
-                    stored = self._value(view, lane, channel, typed, known, fresh)
+                    stored = self._value(view, lane, parent, channel, typed, known, fresh)
                     table[channel] = Slot(moved, stored)
                     if isinstance(stored, Ref) and not stored.lsn:
                         raws.append((stored.ordinal, typed[1]))
         return table, fresh, raws
 
-    def _value(self, view: View, lane: LaneName, channel: str, typed: Typed, known: _Known, fresh: list[Encoded]) -> Ref | Typed:
+    def _value(
+        self, view: View, lane: LaneName, parent: str | None, channel: str, typed: Typed, known: _Known, fresh: list[Encoded]
+    ) -> Ref | Typed:
         """Where a value stands: inline, in a record that holds the same bytes already, or in a new one."""
         raw = typed[1]
         self._check_size(lane, channel, raw)
@@ -283,21 +279,25 @@ class Commits:
         crc = crc32(raw)
         before = known.parent_table.get(channel)
         near = before.value if before is not None and isinstance(before.value, Ref) else None
-        tables = [self._table_of(view, entry) for entry in (known.own, *known.siblings) if entry is not None]
+        tables = [self._table_of(view, ref) for ref in (known.own, *(entry.ref for entry in known.siblings)) if ref is not None]
         same = [near] if near is not None else []
         same += [slot.value for table in tables if (slot := table.get(channel)) is not None and isinstance(slot.value, Ref)]
         others: list[Ref] = []
-        if len(raw) >= _COMPARED and known.lane is not None and known.parent is not None:
-            others = _large_values(view, known.parent_table, channel, raw) + _large_writes(view, known.lane, known.parent, raw)
+        folds: list[Ref] = []
+        number, entry = None, None
+        if len(raw) >= _COMPARED and known.parent is not None and parent is not None:
+            number = view.lane(lane.thread, lane.ns)
+            entry = None if number is None else _live(view, number, parent)
+        if number is not None and entry is not None:
+            others = _large_values(view, known.parent_table, channel, raw) + _large_writes(view, number, entry, raw)
         stored = self._values.stored_already(view, typed, crc, (*same, *others))
         if stored is not None:
             return stored
-        folds: list[Ref] = []
-        if known.lane is not None and known.parent is not None and before is not None and before.value is None:
+        if number is not None and entry is not None and before is not None and before.value is None:
             # A snapshot of a channel that is usually rebuilt. Forced by a fork, it repeats the writes on its path.
-            near = nearest_value(view, known.lane, known.parent, channel)
-            if known.forks:
-                folds = folded_writes(view, known.lane, known.parent, channel)
+            near = nearest_value(view, number, entry, channel)
+            if view.children(number, entry.number):
+                folds = folded_writes(view, number, entry, channel)
         record = self._values.encode(view, typed, crc, Choice(near, others, folds))
         fresh.append(record)
         return Ref(0, len(fresh) - 1)
@@ -358,17 +358,18 @@ class Commits:
                     return None if ref is None else read_history(view, ref)
         return None
 
-    def _table_of(self, view: View, entry: CheckpointEntry) -> Mapping[str, Slot]:
+    def _table_of(self, view: View, ref: Ref) -> Mapping[str, Slot]:
         with self._tables_lock:
-            table = self._tables.get(entry.ref)
+            table = self._tables.get(ref)
             if table is not None:
-                self._tables.move_to_end(entry.ref)
+                self._tables.move_to_end(ref)
                 return table
-        table = read_record(view, entry.ref).table
-        self._remember(entry.ref, table)
+        table = read_record(view, ref).table
+        self._remember(ref, table)
         return table
 
-    def _remember(self, ref: Ref, table: Mapping[str, Slot]) -> None:
+    def _remember(self, ref: Ref, table: Mapping[str, Slot], tip: tuple[LaneName, str] | None = None) -> None:
+        """Keep a table, and for a checkpoint just put, where it stands: the next put usually names it as its parent."""
         resolved = {
             channel: Slot(slot.version, Ref(ref.lsn, slot.value.ordinal))
             if isinstance(slot.value, Ref) and not slot.value.lsn
@@ -379,6 +380,16 @@ class Commits:
             self._tables[ref] = resolved
             if len(self._tables) > _TABLES:
                 self._tables.popitem(last=False)
+            if tip is not None:
+                self._tips[tip] = ref
+                if len(self._tips) > _TABLES:
+                    self._tips.popitem(last=False)
+
+    def _forget(self, lane: LaneName, id: str, parent: str | None) -> None:
+        with self._tables_lock:
+            self._tips.pop((lane, id), None)
+            if parent is not None:
+                self._tips.pop((lane, parent), None)
 
     # -- writes ---------------------------------------------------------------------------------------------------------
 
@@ -476,8 +487,8 @@ class Commits:
         fresh: list[Encoded] = []
         with self._storage.view() as view:
             number = view.lane(lane.thread, lane.ns)
-            _, seen = self._entries(view, number, target, None)
-            table = {} if seen is None else self._table_of(view, seen)
+            seen = None if number is None else _live(view, number, target)
+            table = {} if seen is None else self._table_of(view, seen.ref)
             for idx, channel, typed in writes:
                 if len(typed[1]) <= _INLINE_WRITE:
                     entries.append(WriteEntry(idx, channel, typed))
@@ -530,3 +541,8 @@ def _large_writes(view: View, lane: int, target: CheckpointEntry, raw: bytes) ->
 def _by_size(view: View, refs: Iterable[Ref], raw: bytes) -> list[Ref]:
     sized = [(abs(facts_of(view, ref).length - len(raw)), ref) for ref in refs if facts_of(view, ref).length * 2 >= len(raw)]
     return [ref for _, ref in sorted(sized)]
+
+
+def _live(view: View, lane: int, id: str) -> CheckpointEntry | None:
+    number = view.number(lane, id)
+    return None if number is None else view.live_checkpoint(lane, number)

@@ -65,6 +65,7 @@ _U64 = struct.Struct(">Q")
 _PAIR = struct.Struct(">II")
 _REF = struct.Struct(">QH")
 _STATE = struct.Struct(">III")
+_PLACED = struct.Struct(">QHQ")
 _CHECKPOINT = struct.Struct(">QHQIQB6s")
 _WRITES = struct.Struct(">H6sBB8sQ")
 _THREAD = struct.Struct(">QH16s")
@@ -73,6 +74,9 @@ _ADDRESS = struct.Struct(">I16s16sQH")
 _REMOVED = 0x80
 _HAS_HISTORY = 0x40
 _SOURCE = 0x0F
+# Looking a member up by position takes a tenth of the time that calling the enum does.
+_SOURCES = tuple(Source)
+_ORIGINS = tuple(Origin)
 
 
 def _lsn_key(lsn: int) -> bytes:
@@ -215,12 +219,21 @@ class Catalog:
             place,
             parent,
             mask,
-            Source(flags & _SOURCE),
+            _SOURCES[flags & _SOURCE],
             token.rstrip(b"\0"),
             bool(flags & _REMOVED),
             bool(flags & _HAS_HISTORY),
             consumed_from(msgpack.unpackb(tail)) if tail else Consumed(),
         )
+
+    def live_ref(self, lane: int, id: str) -> tuple[int | None, Ref | None]:
+        """(number of an id, where its record stands): the cheap half of `live_checkpoint`, for comparing."""
+        number = self.number(lane, id)
+        value = None if number is None else self._kv.get(b"C" + _PAIR.pack(lane, number))
+        if value is None:
+            return number, None
+        lsn, ordinal, place = _PLACED.unpack_from(value)
+        return number, Ref(lsn, ordinal) if place else None
 
     def live_checkpoint(self, lane: int, number: int) -> CheckpointEntry | None:
         entry = self.checkpoint(lane, number)
@@ -247,7 +260,7 @@ class Catalog:
         for key, value in self._kv.scan(b"W" + _PAIR.pack(lane, number)):
             ordinal, token, origin, regular, task, mask = _WRITES.unpack(value)
             ref = Ref(int.from_bytes(key[9:], "big"), ordinal)
-            found.append(WritesEntry(ref, token.rstrip(b"\0"), Origin(origin), bool(regular), task, mask))
+            found.append(WritesEntry(ref, token.rstrip(b"\0"), _ORIGINS[origin], bool(regular), task, mask))
         return found
 
     def history(self, lane: int, number: int) -> Ref | None:

@@ -20,9 +20,10 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
+from types import TracebackType
+from typing import Any
 from zlib import crc32
 
 import lmdb
@@ -55,6 +56,10 @@ logger = logging.getLogger("ckptstore")
 
 # A segment this small takes any batch: a value larger than a segment must find a place.
 _SMALL_SEGMENT = 1024
+# An index is packed at close when it is worth the while and takes no time that anybody would notice.
+_TRIM_FROM, _TRIM_TO = 64 << 10, 32 << 20
+_PREFILL = 64 << 10
+_NOTHING = (b"", b"\0")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -75,6 +80,22 @@ class _LocalView(View):
         return frame
 
 
+class _Viewing:
+    """`with` a view. A class instead of a generator: it is entered once or twice a call."""
+
+    __slots__ = ("_engine", "_reading")
+
+    def __init__(self, engine: Engine, reading: AbstractContextManager[Kv]) -> None:
+        self._engine = engine
+        self._reading = reading
+
+    def __enter__(self) -> View:
+        return _LocalView(self._reading.__enter__(), self._engine)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._reading.__exit__(kind, error, trace)
+
+
 class Engine:
     """An open store folder in this process."""
 
@@ -91,6 +112,7 @@ class Engine:
         self._session_began = False
         self._appended = False
         self._sealed: int | None = None
+        self._extent = (0, 0)
         self._sync_turn = threading.Condition(threading.Lock())
         self._syncing = False
         self._ticker: threading.Thread | None = None
@@ -98,12 +120,10 @@ class Engine:
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def view(self) -> Iterator[View]:
+    def view(self) -> _Viewing:
         if self._closed:
             raise StoreClosedError(f"{self.layout.root} is closed")
-        with self._index.read() as kv:
-            yield _LocalView(kv, self)
+        return _Viewing(self, self._index.read())
 
     def read_frame(self, kv: Kv, lsn: int) -> Frame:
         location = get_location(kv, lsn)
@@ -135,7 +155,8 @@ class Engine:
         """Append one batch and publish it. Returns (LSN, segment); not yet durable."""
         if self._closed:
             raise StoreClosedError(f"{self.layout.root} is closed")
-        with self._page.commit_lock(timeout):
+        self._page.acquire(timeout)
+        try:
             if self._page.poisoned:
                 raise StorePoisonedError(
                     f"{self.layout.root}: an fsync failed earlier, so what was written since is uncertain. Reads go on; close the "
@@ -152,6 +173,8 @@ class Engine:
                     if isinstance(error, lmdb.DiskError) or "No space" in str(error) or "too large" in str(error):
                         raise self._no_space(str(error)) from None
                     raise
+        finally:
+            self._page.release()
 
     def _begin_session(self) -> None:
         """The index changes from here on: take the promise back that it matches CLEAN, before it does."""
@@ -172,12 +195,14 @@ class Engine:
                 vfs.point("commit:resolved")
                 end = self._room(kv, end, batch)
                 fd = self.segments.fd(end.segment)
-                if vfs.size(fd) > end.tail:
+                if vfs.pread(fd, 1, end.tail) not in _NOTHING:
+                    # A writer died between append and publish. Left in place, the end of its frame could outlive a shorter one.
                     recovery.cut(self.segments, end.segment, end.tail)
                 entries = [list(record.entry()) for record in batch]
                 bodies = b"".join([record.body for record in batch])
                 frame, crc = fmt.encode_frame(end.chain, end.next_lsn, self._page.durable, pack(entries), bodies, crc32(bodies))
                 written = end
+                self._prefill(fd, end.segment, end.tail + len(frame))
                 vfs.pwrite(fd, frame, end.tail)
                 vfs.point("commit:appended")
                 lsn = end.next_lsn
@@ -205,9 +230,7 @@ class Engine:
         size = sum(len(record.body) for record in batch)
         if end.tail + size <= self.options.segment_bytes or end.tail <= _SMALL_SEGMENT:
             return end
-        fd = self.segments.fd(end.segment)
-        if self.vfs.size(fd) > end.tail:
-            recovery.cut(self.segments, end.segment, end.tail)
+        recovery.cut(self.segments, end.segment, end.tail)
         self._fsync(end.segment)
         self._page.raise_durable(end.next_lsn - 1)
         self.vfs.point("rotate:sealed")
@@ -215,6 +238,17 @@ class Engine:
         after = End(header.segment, size, end.next_lsn, chain)
         self._sealed = end.segment
         return after
+
+    def _prefill(self, fd: int, segment: int, needed: int) -> None:
+        """Extend the segment with zeros, a step at a time, before frames need the room (recovery.left_over)."""
+        known, size = self._extent
+        if known != segment or size < needed:
+            size = self.vfs.size(fd)
+            if size < needed:
+                step = b"\0" * (needed - size + _PREFILL)
+                self.vfs.pwrite(fd, step, size)
+                size += len(step)
+            self._extent = (segment, size)
 
     def _take_back(self, written: End | None) -> None:
         """Cut what a failed commit appended, so that no later reader of the log takes it for a commit."""
@@ -224,6 +258,7 @@ class Engine:
             fd = self.segments.fd(written.segment)
             if self.vfs.size(fd) > written.tail:
                 self.vfs.truncate(fd, written.tail)
+            self._extent = (0, 0)
         except OSError as error:
             self._poison(f"a failed append could not be cut: {error}")
 
@@ -362,8 +397,11 @@ class Engine:
     def _seal(self) -> None:
         """An empty frame that carries the final watermark: damage before it can then be told from a torn tail."""
         self.sync()
-        with self._page.commit_lock(self.options.lock_timeout):
+        self._page.acquire(self.options.lock_timeout)
+        try:
             lsn, segment = self._append(lambda view: ())
+        finally:
+            self._page.release()
         self.make_durable(lsn, segment)
 
     def _leave_clean(self) -> None:
@@ -372,14 +410,36 @@ class Engine:
         owner = read_json(self.layout.owner)
         if end is None or owner is None or owner.get("stale"):
             return
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, lmdb.Error):
+            self.vfs.truncate(self.segments.fd(end.segment), end.tail)
+            self._trim(owner)
             self._index.sync()
             self.vfs.sync_folder(self.layout.epoch(self._epoch))
             self.vfs.point("close:index-synced")
-            self.vfs.write_file(
-                self.layout.clean,
-                json.dumps({"uuid": self.identity.uuid.hex(), "epoch": self._epoch, "end": list(end)}).encode(),
-            )
+            facts = {"uuid": self.identity.uuid.hex(), "epoch": self._epoch, "end": list(end)}
+            self.vfs.write_file(self.layout.clean, json.dumps(facts).encode())
+
+    def _trim(self, owner: dict[str, Any]) -> None:
+        """Pack a small index that has grown since it was last packed, into the next epoch.
+
+        A kill before OWNER names the new epoch leaves the old one in force, whole; one after it finds the new one whole. What is left
+        over is deleted at the next rebuild or trim.
+        """
+        size = self._index.data_file().stat().st_size
+        if not _TRIM_FROM <= size <= _TRIM_TO or size < owner.get("packed", 0) * 5 // 4:
+            return
+        folder = self.layout.epoch(self._epoch + 1)
+        shutil.rmtree(folder, ignore_errors=True)
+        packed = self._index.copy_packed(folder)
+        self._index.close()
+        self._index = packed
+        self._epoch += 1
+        data = packed.data_file().stat()
+        self.vfs.point("close:packed")
+        write_json(self.layout.owner, {**owner, "epoch": self._epoch, "file": [data.st_dev, data.st_ino], "packed": data.st_size})
+        for name in os.listdir(self.layout.index):
+            if name.isdigit() and int(name) != self._epoch:
+                shutil.rmtree(self.layout.index / name, ignore_errors=True)
 
     def release_locks(self) -> None:
         """In a forked child: drop our share of the locks. Closing is enough; unlocking would unlock the parent."""

@@ -19,8 +19,6 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ckptstore.errors import LockTimeoutError
@@ -78,27 +76,35 @@ class SharedPage:
         self._mutex = threading.Lock()
         self._pid = os.getpid()
 
-    @contextmanager
-    def commit_lock(self, timeout: float) -> Iterator[None]:
-        """Hold the commit lock of the store.
+    def acquire(self, timeout: float) -> None:
+        """Take the commit lock of the store.
+
+        Args:
+            timeout: seconds.
 
         Raises:
             LockTimeoutError: names the holder and how long it has held it.
         """
-        deadline = time.monotonic() + timeout
-        if not self._mutex.acquire(timeout=timeout):
-            raise self._timed_out(timeout)
+        if not self._mutex.acquire(blocking=False):
+            started = time.monotonic()
+            if not self._mutex.acquire(timeout=timeout):
+                raise self._timed_out(timeout)
+            timeout -= time.monotonic() - started
         try:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self._wait(deadline, timeout)
+                self._wait(time.monotonic() + timeout, timeout)
             _HOLDER.pack_into(self._page, 0, self._pid, time.time_ns())
-            try:
-                yield
-            finally:
-                _HOLDER.pack_into(self._page, 0, 0, 0)
-                fcntl.flock(self._fd, fcntl.LOCK_UN)
+        except BaseException:
+            self._mutex.release()
+            raise
+
+    def release(self) -> None:
+        """Give the commit lock up."""
+        try:
+            _HOLDER.pack_into(self._page, 0, 0, 0)
+            fcntl.flock(self._fd, fcntl.LOCK_UN)
         finally:
             self._mutex.release()
 

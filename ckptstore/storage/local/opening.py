@@ -302,6 +302,7 @@ class _Opening:
     def _claim(self) -> None:
         """Write the evidence under which this boot may trust the index."""
         data = self._index.data_file().stat()
+        before = read_json(self.layout.owner) or {}
         write_json(
             self.layout.owner,
             {
@@ -311,6 +312,7 @@ class _Opening:
                 "boot": boot_id(),
                 "file": [data.st_dev, data.st_ino],
                 "pid_namespace": pid_namespace(),
+                "packed": before.get("packed", 0) if before.get("epoch") == self._epoch else 0,
             },
         )
 

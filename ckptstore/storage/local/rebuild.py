@@ -60,7 +60,7 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
             visit(item.lsn, Location(header.segment, item.offset, item.length), item.entries)
         expected = following.base_lsn
         hinted += 1
-    end, _ = replay(segments, headers[hinted:], visit_found, expected, known_durable)
+    end = replay(segments, headers[hinted:], visit_found, expected, known_durable)
     flush(end)
     return end
 

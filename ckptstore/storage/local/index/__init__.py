@@ -36,6 +36,10 @@ class IndexEnv(Protocol):
         """The file whose identity stands in OWNER."""
         ...
 
+    def copy_packed(self, folder: Path) -> IndexEnv:
+        """A new index in `folder` with the same contents, its pages filled. Nobody else may have this one open."""
+        ...
+
     def sync(self) -> None:
         """Make the index durable, for CLEAN."""
         ...

@@ -63,6 +63,44 @@ def _after(prefix: bytes) -> bytes:
     return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix[-1] < 255 else _after(prefix[:-1])
 
 
+class _Reading:
+    """`with` a snapshot. Classes instead of generators: these are entered several times a call."""
+
+    __slots__ = ("_index", "_txn")
+
+    def __init__(self, index: LmdbIndex) -> None:
+        self._index = index
+
+    def __enter__(self) -> Kv:
+        self._txn = self._index.begin_read()
+        return _LmdbKv(self._txn)
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._index.end(self._txn, commit=False)
+
+
+class _Writing:
+    """`with` the write transaction."""
+
+    __slots__ = ("_index", "_txn")
+
+    def __init__(self, index: LmdbIndex) -> None:
+        self._index = index
+
+    def __enter__(self) -> Kv:
+        self._txn = self._index.begin_write()
+        return _LmdbKv(self._txn)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
+        if kind is None:
+            self._index.end(self._txn, commit=True)
+            return
+        self._index.end(self._txn, commit=False)
+        if issubclass(kind, lmdb.MapFullError):
+            self._index.grow()
+            raise IndexFullError from None
+
+
 class _Gate:
     """Counts open transactions of this process, so that the map is resized only when there is none."""
 
@@ -134,66 +172,80 @@ class LmdbIndex:
         self._env.reader_check()
         self._gate = _Gate()
 
-    @contextmanager
-    def read(self) -> Iterator[Kv]:
-        self._gate.enter()
-        entered = True
-        try:
-            try:
-                txn = self._env.begin()
-            except lmdb.MapResizedError:
-                # Another process grew the map.
-                self._gate.leave()
-                entered = False
-                self._adopt_size()
-                self._gate.enter()
-                entered = True
-                txn = self._env.begin()
-            except lmdb.ReadersFullError:
-                self._env.reader_check()
-                txn = self._env.begin()
-            with txn:
-                yield _LmdbKv(txn)
-        finally:
-            if entered:
-                self._gate.leave()
+    def read(self) -> _Reading:
+        return _Reading(self)
 
-    @contextmanager
-    def write(self) -> Iterator[Kv]:
+    def write(self) -> _Writing:
+        return _Writing(self)
+
+    def begin_read(self) -> Any:
+        """A read transaction; the gate is entered."""
         self._gate.enter()
-        grow = False
         try:
-            try:
-                with self._env.begin(write=True) as txn:
-                    yield _LmdbKv(txn)
-            except lmdb.MapFullError:
-                grow = True
-                raise IndexFullError from None
-            except lmdb.MapResizedError:
-                raise IndexFullError from None
-        except IndexFullError:
+            return self._env.begin()
+        except lmdb.MapResizedError:
+            pass  # another process grew the map
+        except lmdb.ReadersFullError:
+            self._env.reader_check()
+        except BaseException:
             self._gate.leave()
-            try:
-                if grow:
-                    self._grow()
-                else:
-                    self._adopt_size()
-            finally:
-                self._gate.enter()
             raise
+        self._gate.leave()
+        self._adopt_size()
+        self._gate.enter()
+        try:
+            return self._env.begin()
+        except BaseException:
+            self._gate.leave()
+            raise
+
+    def begin_write(self) -> Any:
+        """The write transaction; the gate is entered."""
+        self._gate.enter()
+        try:
+            return self._env.begin(write=True)
+        except lmdb.MapResizedError:
+            self._gate.leave()
+            self._adopt_size()
+            raise IndexFullError from None
+        except BaseException:
+            self._gate.leave()
+            raise
+
+    def end(self, txn: Any, *, commit: bool) -> None:
+        """End a transaction and leave the gate."""
+        full = False
+        try:
+            if commit:
+                txn.commit()
+            else:
+                txn.abort()
+        except lmdb.MapFullError:
+            full = True
         finally:
             self._gate.leave()
+        if full:
+            self.grow()
+            raise IndexFullError
 
     def _adopt_size(self) -> None:
         with self._gate.alone():
             self._env.set_mapsize(0)
 
-    def _grow(self) -> None:
+    def grow(self) -> None:
+        """Double the map. No transaction of this process may be open."""
         with self._gate.alone():
             self._env.set_mapsize(self._env.info()["map_size"] * 2)
 
     def data_file(self) -> Path:
         return self._folder / "data.mdb"
+
+    def copy_packed(self, folder: Path) -> LmdbIndex:
+        """Appending in key order fills pages, where the live index splits them in halves: it shrinks to about half its size."""
+        packed = LmdbIndex(folder)
+        with self._env.begin() as txn, txn.cursor() as cursor, packed._env.begin(write=True) as new, new.cursor() as target:
+            target.putmulti(cursor, append=True)
+        return packed
 
     def sync(self) -> None:
         self._env.sync(True)
