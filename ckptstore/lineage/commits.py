@@ -12,7 +12,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
-from zlib import crc32
 
 from ckptstore.codec.names import channel_bit, name_hash, run_hash, task_hash
 from ckptstore.codec.records import (
@@ -29,13 +28,13 @@ from ckptstore.codec.records import (
     pack_slots,
     prepare_checkpoint,
     prepare_writes,
-    writes_refs,
 )
 from ckptstore.errors import ConflictError, ThreadDeletedError, ValueTooLargeError
 from ckptstore.lineage import ownership
-from ckptstore.lineage.history import folded_writes, nearest_value, read_history
+from ckptstore.lineage.history import read_history
 from ckptstore.lineage.ownership import LateRule, Rule, read_record
-from ckptstore.lineage.values import Choice, Values, facts_of
+from ckptstore.lineage.placing import INLINE_VALUE, INLINE_WRITE, Placer, Spot
+from ckptstore.lineage.values import Values
 from ckptstore.model import Consumed, LaneName, Origin, Ref, Slot, Source, Typed, Version, WriteEntry
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Storage, View
@@ -44,14 +43,7 @@ from ckptstore.storage.catalog import CheckpointEntry
 Encode = Callable[[str, Any], Typed]
 """Serialize the value of a channel."""
 
-# A value this small stands in the checkpoint's table itself: a reference and a directory entry would cost as much.
-_INLINE_VALUE = 32
-# A write is read once or twice and rarely shared, so it stands in its batch, unless it is large enough to be shared with a channel.
-_INLINE_WRITE = 1024
 _TABLES = 512
-# Values from this size on are compared with those of other channels and with large writes nearby.
-_COMPARED = 512
-_NEARBY_BATCHES = 8
 
 
 class _Moved(Exception):
@@ -69,6 +61,27 @@ class _Known(NamedTuple):
     """Children of the parent whose values may be the same ones: for a put that says that nothing changed, which is a copy."""
 
 
+class _Draft(NamedTuple):
+    """A checkpoint ready to be committed."""
+
+    lane: LaneName
+    id: str
+    parent: str | None
+    skeleton: dict[str, Any]
+    metadata: dict[str, Any]
+    versions: Mapping[str, Version]
+    encode: Encode
+    token: bytes
+    source: Source
+    rule: Rule
+    run: str | None
+    expect_head: bool
+    known: _Known
+    table: Mapping[str, Slot]
+    fresh: Sequence[Encoded]
+    spot: Spot | None
+
+
 class Commits:
     """The writing half of a store: thread-safe, with a bounded cache of channel tables, which are never shared with callers."""
 
@@ -76,6 +89,7 @@ class Commits:
         self._storage = storage
         self._options = options
         self._values = Values(options.cache_bytes * 3 // 4)
+        self._placer = Placer(self._values)
         self._tables: OrderedDict[Ref, Mapping[str, Slot]] = OrderedDict()
         self._tips: OrderedDict[tuple[LaneName, str], Ref] = OrderedDict()
         self._tables_lock = threading.Lock()
@@ -147,37 +161,78 @@ class Commits:
         expect_head: bool,
     ) -> int:
         known = self._known(lane, id, parent, changed)
-        table, fresh, raws = self._table(lane, parent, versions, values, changed, encode, known)
+        table, waiting = self._table(lane, versions, values, changed, encode, known)
+        with self._placer.turn(lane, (len(typed[1]) for typed in waiting.values())):
+            spot: Spot | None = None
+            fresh: list[Encoded] = []
+            if waiting:
+                # Only now, with everything serialized: a reading must not be held while the caller's objects are packed.
+                with self._storage.view() as view:
+                    spot = self._placer.spot(view, lane, parent, known.parent_table)
+                    for channel, typed in waiting.items():
+                        place = self._placer.place(view, spot, channel, typed, self._same(view, known, channel), fresh)
+                        table[channel] = Slot(table[channel].version, place)
+            draft = _Draft(
+                lane,
+                id,
+                parent,
+                skeleton,
+                metadata,
+                versions,
+                encode,
+                token,
+                source,
+                rule,
+                run,
+                expect_head,
+                known,
+                table,
+                fresh,
+                spot,
+            )
+            lsn = self._commit_checkpoint(draft)
+            if spot is not None:
+                raws = [
+                    (slot.value.ordinal, channel, waiting[channel][1])
+                    for channel, slot in table.items()
+                    if isinstance(slot.value, Ref) and not slot.value.lsn
+                ]
+                with self._storage.view() as view:
+                    self._placer.remember(view, spot, lsn, raws)
+            return lsn
+
+    def _commit_checkpoint(self, draft: _Draft) -> int:
+        lane, id, parent, known, table, versions = draft.lane, draft.id, draft.parent, draft.known, draft.table, draft.versions
         packed, refs = pack_slots(table)
         try:
-            prepared = prepare_checkpoint(skeleton, metadata, packed)
+            prepared = prepare_checkpoint(draft.skeleton, draft.metadata, packed)
         except (TypeError, ValueError, OverflowError):
             # Objects in the skeleton (pending sends) or the metadata: those go through the caller's serializer.
             prepared = prepare_checkpoint(
-                _plain_or_typed("checkpoint", skeleton, encode), _plain_or_typed("metadata", metadata, encode), packed
+                _plain_or_typed("checkpoint", draft.skeleton, draft.encode),
+                _plain_or_typed("metadata", draft.metadata, draft.encode),
+                packed,
             )
         mask = _mask(channel for channel, slot in table.items() if slot.value is not None)
         ordinal = 0
 
         def resolve(view: View) -> list[Encoded]:
             nonlocal ordinal
-            records = list(fresh)
+            records = list(draft.fresh)
             number = self._lane(view, lane, records)
             own_number, own = view.live_ref(number, id)
             parent_number, parent_ref = (None, None) if parent is None else view.live_ref(number, parent)
-            if (parent_ref, own) != (known.parent, known.own) or any(
-                view.live_checkpoint(number, entry.number) != entry for entry in known.siblings
-            ):
+            if (parent_ref, own) != (known.parent, known.own) or not (draft.spot is None or draft.spot.holds(view)):
                 self._forget(lane, id, parent)
                 raise _Moved
             if parent is not None and parent_ref is None:
                 self._refuse_late(view, lane, parent)
-            if expect_head:
+            if draft.expect_head:
                 self._refuse_conflict(view, lane, number, parent, id)
             consumed, history = Consumed(), None
             if parent is not None and parent_number is not None:
                 edge = ownership.edge(view, number, parent_number, parent, child=own_number)
-                consumed = rule(edge)
+                consumed = draft.rule(edge)
                 if consumed.first:
                     consumed = consumed._replace(gated=_doubtful(consumed, edge, known.parent_table, versions))
                 if parent_ref is None and own is None:
@@ -189,11 +244,11 @@ class Commits:
                     lane=number,
                     id=id,
                     parent=parent,
-                    token=token,
-                    source=source,
+                    token=draft.token,
+                    source=draft.source,
                     mask=mask,
                     consumed=consumed,
-                    run=None if run is None else run_hash(run),
+                    run=None if draft.run is None else run_hash(draft.run),
                     refs=refs,
                 )
             )
@@ -203,8 +258,6 @@ class Commits:
 
         lsn = self._storage.commit(resolve)
         self._remember(Ref(lsn, ordinal), table, (lane, id))
-        for position, raw in raws:
-            self._values.remember(Ref(lsn, position), raw)
         return lsn
 
     def _known(self, lane: LaneName, id: str, parent: str | None, changed: Collection[str]) -> _Known:
@@ -230,77 +283,41 @@ class Commits:
     def _table(
         self,
         lane: LaneName,
-        parent: str | None,
         versions: Mapping[str, Version],
         values: Mapping[str, Any],
         changed: Collection[str],
         encode: Encode,
         known: _Known,
-    ) -> tuple[dict[str, Slot], list[Encoded], list[tuple[int, bytes]]]:
-        """The channel table; VALUE records for what is not stored yet, their ordinals being their positions; and their raw bytes."""
+    ) -> tuple[dict[str, Slot], dict[str, Typed]]:
+        """The channel table as far as it is known without looking for places, and the typed bytes that still need one."""
         table: dict[str, Slot] = {}
-        waiting: list[tuple[str, Version | None, Typed]] = []
-        for channel, version in versions.items():
+        waiting: dict[str, Typed] = {}
+        for channel in (*versions, *(name for name in values if name not in versions)):
+            version = versions.get(channel)
+            before = known.parent_table.get(channel)
             if channel not in values:
                 table[channel] = Slot(version, None)
-                continue
-            before = known.parent_table.get(channel)
-            if channel not in changed and before is not None and before.value is not None and before.version == version:
+            elif (
+                version is not None
+                and channel not in changed
+                and before is not None
+                and before.value is not None
+                and before.version == version
+            ):
                 table[channel] = Slot(version, before.value)
-                continue
-            typed = encode(channel, values[channel])
-            if len(typed[1]) <= _INLINE_VALUE:
-                table[channel] = Slot(version, typed)
             else:
-                waiting.append((channel, version, typed))
-        for channel, value in values.items():
-            if channel not in versions:
-                waiting.append((channel, None, encode(channel, value)))
-        fresh: list[Encoded] = []
-        raws: list[tuple[int, bytes]] = []
-        if waiting:
-            # Only now, with everything serialized: a reading must not be held while the caller's objects are packed.
-            with self._storage.view() as view:
-                for channel, moved, typed in waiting:
-                    stored = self._value(view, lane, parent, channel, typed, known, fresh)
-                    table[channel] = Slot(moved, stored)
-                    if isinstance(stored, Ref) and not stored.lsn:
-                        raws.append((stored.ordinal, typed[1]))
-        return table, fresh, raws
+                typed = encode(channel, values[channel])
+                self._check_size(lane, channel, typed[1])
+                table[channel] = Slot(version, typed)
+                if len(typed[1]) > INLINE_VALUE:
+                    waiting[channel] = typed
+        return table, waiting
 
-    def _value(
-        self, view: View, lane: LaneName, parent: str | None, channel: str, typed: Typed, known: _Known, fresh: list[Encoded]
-    ) -> Ref | Typed:
-        """Where a value stands: inline, in a record that holds the same bytes already, or in a new one."""
-        raw = typed[1]
-        self._check_size(lane, channel, raw)
-        if len(raw) <= _INLINE_VALUE:
-            return typed
-        crc = crc32(raw)
-        before = known.parent_table.get(channel)
-        near = before.value if before is not None and isinstance(before.value, Ref) else None
-        tables = [self._table_of(view, ref) for ref in (known.own, *(entry.ref for entry in known.siblings)) if ref is not None]
-        same = [near] if near is not None else []
-        same += [slot.value for table in tables if (slot := table.get(channel)) is not None and isinstance(slot.value, Ref)]
-        others: list[Ref] = []
-        folds: list[Ref] = []
-        number, entry = None, None
-        if len(raw) >= _COMPARED and known.parent is not None and parent is not None:
-            number = view.lane(lane.thread, lane.ns)
-            entry = None if number is None else _live(view, number, parent)
-        if number is not None and entry is not None:
-            others = _large_values(view, known.parent_table, channel, raw) + _large_writes(view, number, entry, raw)
-        stored = self._values.stored_already(view, typed, crc, (*same, *others))
-        if stored is not None:
-            return stored
-        if number is not None and entry is not None and before is not None and before.value is None:
-            # A snapshot of a channel that is usually rebuilt. Forced by a fork, it repeats the writes on its path.
-            near = nearest_value(view, number, entry, channel)
-            if view.children(number, entry.number):
-                folds = folded_writes(view, number, entry, channel)
-        record = self._values.encode(view, typed, crc, Choice(near, others, folds))
-        fresh.append(record)
-        return Ref(0, len(fresh) - 1)
+    def _same(self, view: View, known: _Known, channel: str) -> list[Ref]:
+        """Records that may hold the very bytes of a channel: of the parent, of an earlier put of the id, of copies."""
+        tables = [known.parent_table]
+        tables += [self._table_of(view, ref) for ref in (known.own, *(entry.ref for entry in known.siblings)) if ref is not None]
+        return [slot.value for table in tables if (slot := table.get(channel)) is not None and isinstance(slot.value, Ref)]
 
     def _check_size(self, lane: LaneName, channel: str, raw: bytes) -> None:
         if len(raw) > self._options.max_value_bytes:
@@ -442,8 +459,44 @@ class Commits:
         origin: Origin,
         late: LateRule,
     ) -> int:
-        entries, fresh, seen = self._write_entries(lane, target, writes)
-        prepared = prepare_writes(task_id, task_path, entries)
+        large = {position: typed for position, (_, _, typed) in enumerate(writes) if len(typed[1]) > INLINE_WRITE}
+        with self._placer.turn(lane, (len(typed[1]) for typed in large.values())):
+            spot: Spot | None = None
+            fresh: list[Encoded] = []
+            entries = [WriteEntry(*write) for write in writes]
+            if large:
+                with self._storage.view() as view:
+                    spot = self._placer.spot(view, lane, target, {})
+                    if spot.at is not None:
+                        spot = spot._replace(table=self._table_of(view, spot.at.ref))
+                    for position, typed in large.items():
+                        place = self._placer.place(view, spot, None, typed, (), fresh)
+                        entries[position] = entries[position]._replace(value=place)
+            lsn = self._commit_writes(lane, target, entries, fresh, spot, task_id, task_path, token, origin, late)
+            if spot is not None:
+                raws = [
+                    (entry.value.ordinal, None, typed[1])
+                    for entry, (_, _, typed) in zip(entries, writes, strict=True)
+                    if isinstance(entry.value, Ref) and not entry.value.lsn
+                ]
+                with self._storage.view() as view:
+                    self._placer.remember(view, spot, lsn, raws)
+            return lsn
+
+    def _commit_writes(
+        self,
+        lane: LaneName,
+        target: str,
+        writes: Sequence[WriteEntry],
+        fresh: Sequence[Encoded],
+        spot: Spot | None,
+        task_id: str,
+        task_path: str,
+        token: bytes,
+        origin: Origin,
+        late: LateRule,
+    ) -> int:
+        prepared = prepare_writes(task_id, task_path, writes)
         mask = _mask(channel for _, channel, _ in writes)
         regular = any(idx >= 0 for idx, _, _ in writes)
 
@@ -452,7 +505,7 @@ class Commits:
             number = self._lane(view, lane, records)
             target_number = view.number(number, target)
             child = None
-            if seen is not None and (target_number is None or view.live_checkpoint(number, target_number) != seen):
+            if spot is not None and not spot.holds(view):
                 raise _Moved
             if target_number is None or view.live_checkpoint(number, target_number) is None:
                 self._refuse_late(view, lane, target)
@@ -477,31 +530,6 @@ class Commits:
 
         return self._storage.commit(resolve)
 
-    def _write_entries(
-        self, lane: LaneName, target: str, writes: Sequence[tuple[int, str, Typed]]
-    ) -> tuple[list[WriteEntry], list[Encoded], CheckpointEntry | None]:
-        """The writes as they are stored, VALUE records of large ones, and the target's entry where those are based on its values."""
-        if all(len(typed[1]) <= _INLINE_WRITE for _, _, typed in writes):
-            return [WriteEntry(*write) for write in writes], [], None
-        entries: list[WriteEntry] = []
-        fresh: list[Encoded] = []
-        with self._storage.view() as view:
-            number = view.lane(lane.thread, lane.ns)
-            seen = None if number is None else _live(view, number, target)
-            table = {} if seen is None else self._table_of(view, seen.ref)
-            for idx, channel, typed in writes:
-                if len(typed[1]) <= _INLINE_WRITE:
-                    entries.append(WriteEntry(idx, channel, typed))
-                    continue
-                crc = crc32(typed[1])
-                others = _large_values(view, table, None, typed[1])
-                stored = self._values.stored_already(view, typed, crc, others)
-                if stored is None:
-                    stored = Ref(0, len(fresh))
-                    fresh.append(self._values.encode(view, typed, crc, Choice(others=others)))
-                entries.append(WriteEntry(idx, channel, stored))
-        return entries, fresh, seen
-
 
 def _mask(channels: Iterable[str]) -> int:
     mask = 0
@@ -522,27 +550,3 @@ def _doubtful(consumed: Consumed, edge: ownership.Edge, before: Mapping[str, Slo
     unchanged = _mask(name for name, version in versions.items() if name in before and before[name].version == version)
     masks = {batch.ref: batch.mask for batch in edge.candidates}
     return any(masks.get(ref, unchanged) & unchanged for ref in consumed.first)
-
-
-def _large_values(view: View, table: Mapping[str, Slot], besides: str | None, raw: bytes) -> list[Ref]:
-    """Values of other channels that may hold a good part of these bytes, the closest in size first."""
-    refs = {slot.value for channel, slot in table.items() if channel != besides and isinstance(slot.value, Ref)}
-    return _by_size(view, refs, raw)
-
-
-def _large_writes(view: View, lane: int, target: CheckpointEntry, raw: bytes) -> list[Ref]:
-    """Large values written by the newest batches on a checkpoint."""
-    refs: set[Ref] = set()
-    for batch in view.writes(lane, target.number)[-_NEARBY_BATCHES:]:
-        refs.update(writes_refs(batch.ref.lsn, view.frame(batch.ref.lsn).entry(batch.ref, Kind.WRITES)))
-    return _by_size(view, refs, raw)
-
-
-def _by_size(view: View, refs: Iterable[Ref], raw: bytes) -> list[Ref]:
-    sized = [(abs(facts_of(view, ref).length - len(raw)), ref) for ref in refs if facts_of(view, ref).length * 2 >= len(raw)]
-    return [ref for _, ref in sorted(sized)]
-
-
-def _live(view: View, lane: int, id: str) -> CheckpointEntry | None:
-    number = view.number(lane, id)
-    return None if number is None else view.live_checkpoint(lane, number)

@@ -38,6 +38,8 @@ _SMALLEST = 512
 # A chain of nearest bases may not use up the depth that skip-deltas need.
 _DEEP = MOST_FRAMES // 2
 _MOST_COMPARED = 6
+# A base in another channel begins a new chain, which needs depth of its own.
+_SHALLOW = MOST_FRAMES // 4
 
 
 class Choice(NamedTuple):
@@ -145,7 +147,8 @@ class Values:
                 patch = self._against_near(view, raw, choice.near)
             if _poor(patch, raw):
                 for ref in choice.others[:_MOST_COMPARED]:
-                    patch = _better(patch, self._against(view, raw, ref, number=0, thorough=False))
+                    if facts_of(view, ref).frames <= _SHALLOW:
+                        patch = _better(patch, self._against(view, raw, ref, number=0, thorough=False))
             if choice.folds and _poor(patch, raw):
                 patch = _better(patch, self._against_folds(view, raw, choice))
         if patch is None:

@@ -9,7 +9,7 @@ Keys, big-endian so that byte order is number order (lane and checkpoint numbers
     t thread                   -> ref of its THREAD record, name hash16
     L thread ns-hash16         -> lane u32
     l lane                     -> thread u32, thread hash16, ns hash16, ref of its LANE record
-    s lane                     -> lane state: numbers given, checkpoints, head number
+    s lane                     -> lane state: numbers given, checkpoints, head number, removals
     y lane                     -> msgpack list of the lanes whose records it reads (thread copies)
     I lane id-hash16           -> number u32                   given at the first mention of an id: put, write target or parent
     C lane number              -> checkpoint entry
@@ -64,7 +64,7 @@ _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _PAIR = struct.Struct(">II")
 _REF = struct.Struct(">QH")
-_STATE = struct.Struct(">III")
+_STATE = struct.Struct(">IIII")
 _PLACED = struct.Struct(">QHQ")
 _CHECKPOINT = struct.Struct(">QHQIQB6s")
 _WRITES = struct.Struct(">H6sBB8sQ")
@@ -121,9 +121,11 @@ class LaneAddress(NamedTuple):
 
 
 class LaneState(NamedTuple):
-    numbers: int
-    checkpoints: int
-    head: int
+    numbers: int = 0
+    checkpoints: int = 0
+    head: int = 0
+    removals: int = 0
+    """How often checkpoints were removed: as long as it stays, what was live is live."""
 
 
 class Catalog:
@@ -175,7 +177,7 @@ class Catalog:
 
     def state(self, lane: int) -> LaneState:
         value = self._kv.get(b"s" + _U32.pack(lane))
-        return LaneState(0, 0, 0) if value is None else LaneState(*_STATE.unpack(value))
+        return LaneState() if value is None else LaneState(*_STATE.unpack(value))
 
     def origins(self, lane: int) -> list[int]:
         """Lanes whose records this lane reads besides its own: what it was copied from."""
@@ -322,7 +324,7 @@ class Catalog:
         if old is None or old.removed:
             place, known = ref.lsn, consumed
             self._kv.put(b"O" + packed + _lsn_key(place), _U32.pack(number))
-            state = LaneState(state.numbers, state.checkpoints + 1, number)
+            state = state._replace(checkpoints=state.checkpoints + 1, head=number)
             if self._kv.get(b"f") is not None:
                 self._forget_late(lane, id_field)
         else:
@@ -397,7 +399,7 @@ class Catalog:
         number = self._number_of(lane, id_hash(id_field))
         state = self.state(lane)
         if number is not None:
-            self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(state.numbers, state.checkpoints, number))
+            self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(*state._replace(head=number)))
 
     def _apply_tombstone(self, ref: Ref, fields: Sequence[Any]) -> None:
         scope, number, now_ms, hashes, dead = fields
@@ -445,7 +447,7 @@ class Catalog:
         head = state.head
         if head and self.live_checkpoint(lane, head) is None:
             head = next((number for _, number in self.newest_first(lane)), 0)
-        self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head))
+        self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head, state.removals + 1))
 
     def _apply_meta(self, ref: Ref, fields: Sequence[Any]) -> None:
         for name, value in fields[0].items():
@@ -459,7 +461,7 @@ class Catalog:
             return _number(value), state
         number = state.numbers + 1
         self._kv.put(key, _U32.pack(number))
-        return number, LaneState(number, state.checkpoints, state.head)
+        return number, state._replace(numbers=number)
 
     def _forget_late(self, lane: int, form: Any) -> None:
         address = self.address(lane)
