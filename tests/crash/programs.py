@@ -144,7 +144,7 @@ def seen(store: Store) -> State:
 @contextmanager
 def opened(path: Path, level: Level = "commit", vfs: Vfs = OS, **options: Any) -> Iterator[Store]:
     """A store with small segments, closed at the end."""
-    chosen = StoreOptions(durability=level, segment_bytes=SEGMENT, **options)
+    chosen = StoreOptions(**{"durability": level, "segment_bytes": SEGMENT, **options})
     store = Store(LocalStorage(path, chosen, vfs), chosen)
     try:
         yield store
