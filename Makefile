@@ -29,5 +29,27 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The branch scenarios on the oldest versions of LangGraph that are supported, each in an environment of its own.
+COMPAT := 1.2.9 1.2.12
+
+.venvs/langgraph-%/installed: pyproject.toml
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --editable . pytest 'langgraph==$*' 'langgraph-checkpoint>=4.3,<4.4'
+	touch $@
+
+compat: $(COMPAT:%=.venvs/langgraph-%/installed)
+	@for version in $(COMPAT); do \
+	  echo "langgraph $$version"; .venvs/langgraph-$$version/bin/python -m pytest tests/langgraph/test_branches.py || exit 1; \
+	done
+
+# The tests on the other versions of Python, where these are installed: on the path, or under pyenv.
+PYTHONS ?= $(foreach v,3.12 3.13,$(firstword \
+  $(shell python$(v) --version >/dev/null 2>&1 && echo python$(v)) $(wildcard $(HOME)/.pyenv/versions/$(v).*/bin/python$(v))))
+
+pythons:
+	@for python in $(PYTHONS); do \
+	  echo "$$($$python --version)"; $(MAKE) test PYTHON=$$python VENV=.venvs/$$(basename $$python) || exit 1; \
+	done
+
 clean:
 	rm -rf $(VENV) .venvs
