@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ckptstore import LaneName, Store, StoreOptions
 from ckptstore.storage.local.handle import LocalStorage
-from ckptstore.storage.local.vfs import OS, Vfs
+from ckptstore.storage.local.vfs import Vfs
 
 Level = Literal["commit", "interval", "process"]
 LEVELS: tuple[Level, ...] = ("commit", "interval", "process")
@@ -141,8 +141,21 @@ def seen(store: Store) -> State:
     }
 
 
+class Unsynced(Vfs):
+    """The real filesystem without fsync: for tests that read files or kill processes, and cut no power."""
+
+    def fdatasync(self, fd: int) -> None:
+        pass
+
+    def sync_folder(self, path: Path) -> None:
+        pass
+
+
+UNSYNCED = Unsynced()
+
+
 @contextmanager
-def opened(path: Path, level: Level = "commit", vfs: Vfs = OS, **options: Any) -> Iterator[Store]:
+def opened(path: Path, level: Level = "commit", vfs: Vfs = UNSYNCED, **options: Any) -> Iterator[Store]:
     """A store with small segments, closed at the end."""
     chosen = StoreOptions(**{"durability": level, "segment_bytes": SEGMENT, **options})
     store = Store(LocalStorage(path, chosen, vfs), chosen)

@@ -21,9 +21,8 @@ from ckptstore.storage.local.frames import get_location, put_location
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.index.lmdb import LmdbIndex
 from ckptstore.storage.local.layout import Layout
-from ckptstore.storage.local.vfs import Vfs
 from ckptstore.testing.crashfs import CrashVfs
-from tests.crash.programs import SEGMENT, Call, State, opened, program, run, seen, states
+from tests.crash.programs import SEGMENT, Call, State, Unsynced, opened, program, run, seen, states
 from tests.helpers import FrameAt, flip, frames, overwrite
 
 LARGE = 1 << 20
@@ -359,7 +358,7 @@ def test_a_store_whose_newest_segment_held_only_a_torn_tail_opens_every_time(tmp
 # -- the index: lost, rebuilt, stale ---------------------------------------------------------------------------------------
 
 
-class Counting(Vfs):
+class Counting(Unsynced):
     """Counts the bytes read of each file."""
 
     def __init__(self) -> None:
@@ -377,12 +376,11 @@ class Counting(Vfs):
         return data
 
 
-def _everything(store: Path, vfs: Vfs | None = None) -> tuple[State, dict[bytes, bytes]]:
+def _everything(store: Path) -> tuple[State, dict[bytes, bytes]]:
     """What readers see, and the logical view of the index."""
-    vfs = vfs or Vfs()
-    with opened(store, vfs=vfs) as opened_store:
+    with opened(store) as opened_store:
         found = seen(opened_store)
-        handle = LocalStorage(store, StoreOptions(segment_bytes=SEGMENT), vfs)
+        handle = LocalStorage(store, StoreOptions(segment_bytes=SEGMENT))
         with handle.view() as view:
             logical = view.logical_view()
         handle.close()
