@@ -237,7 +237,7 @@ def main(folder: Path) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "ckptstore.cli", "inspect", str(store)], capture_output=True, text=True, check=True
     )
-    print("".join(f"   {line}\n" for line in shown.stdout.splitlines()), end="")
+    print("".join(f"   {line}".rstrip() + "\n" for line in shown.stdout.splitlines()), end="")
 
 
 if __name__ == "__main__":
