@@ -9,6 +9,7 @@ from typing import Any
 
 import ckptstore
 from ckptstore import ChannelHistory, Consumed, LaneName, Origin, Source, Store, StoredCheckpoint
+from ckptstore.codec.records import pack
 from ckptstore.errors import CkptStoreError
 from ckptstore.lineage.ownership import Edge, by_token
 from ckptstore.storage.catalog import CheckpointEntry
@@ -124,6 +125,14 @@ def logical_view(store: Store) -> dict[bytes, bytes]:
     """The index as a map, without where frames stand."""
     with store._storage.view() as view:
         return view.logical_view()
+
+
+def written_bytes(store: Store) -> int:
+    """Bytes of all directories and bodies in the log; files may be longer than that."""
+    last = store.stats().last_lsn
+    with store._storage.view() as view:
+        found = [view.frame(lsn).entries for lsn in range(1, last + 1)]
+    return sum(len(pack(entries)) + sum(entry[2] for entry in entries) for entries in found)
 
 
 def dead(store: Store) -> set[int]:

@@ -22,7 +22,14 @@ LANES = st.builds(LaneName, THREADS, st.sampled_from(["", "n:1"]))
 IDS = st.sampled_from(["1", "2", "3", "4", "5"])
 TOKENS = st.sampled_from([b"", b"writeA", b"writeB"])
 RUNS = st.sampled_from(["r1", "r2", None])
-VALUES = st.one_of(st.integers(0, 3), st.integers(0, 3).map(lambda number: [number] * 30))
+
+
+def _log(length: int) -> list[str]:
+    """Logs of different lengths begin alike, so that one can be stored as a change of another."""
+    return [f"line {number} of {number * number}" for number in range(length)]
+
+
+VALUES = st.one_of(st.integers(0, 3), st.integers(0, 3).map(lambda number: [number] * 30), st.integers(30, 60).map(_log))
 
 CALLS = st.one_of(
     st.tuples(st.just("put"), LANES, IDS, st.none() | IDS, st.dictionaries(st.sampled_from("mn"), VALUES), TOKENS, RUNS),
