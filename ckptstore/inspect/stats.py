@@ -41,7 +41,7 @@ class Breakdown(NamedTuple):
     kinds: list[KindBytes]
     """Largest first."""
     headers: int
-    """Bytes of frame and segment headers, and of what could not be read."""
+    """Bytes of frame and segment headers, of zeros ahead of the frames of an open store, and of what could not be read."""
     threads: list[ThreadBytes]
     """The largest threads, largest first."""
     other_threads: int
