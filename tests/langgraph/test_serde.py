@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +16,6 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph.message import add_messages
 from langgraph.types import Interrupt, Overwrite, Send
-from typing_extensions import TypedDict
 
 from ckptstore import LaneName
 from tests.helpers import MODES, Driver, checkpoint, config, line, says, thread, written
