@@ -23,83 +23,20 @@ import os
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from errno import EBADF, EIO
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
 from ckptstore.storage.local.vfs import Vfs
+from ckptstore.testing.survival import File, Folder
 
 Image = dict[str, bytes | None]
 """Path inside the store -> bytes of a file, or None for a folder."""
 
 Keep = Literal["lost", "live", "mixed"]
 """What survives of everything that is not durable: nothing, all of it, or any legal part of it."""
-
-
-@dataclass
-class _File:
-    durable: bytes = b""
-    ops: list[tuple[int, bytes | None]] = field(default_factory=list)
-    """Since the last fdatasync: (offset, bytes) of a write, (size, None) of a truncation."""
-    failed: bool = False
-
-    def sizes(self) -> list[int]:
-        found = [len(self.durable)]
-        for at, data in self.ops:
-            found.append(at if data is None else max(found[-1], at + len(data)))
-        return found
-
-    def after(self, count: int) -> bytes:
-        """The content after the first ops, as a disk that writes in order has it."""
-        sizes = self.sizes()
-        return _applied(self.durable.ljust(max(sizes), b"\0"), 0, self.ops[:count])[: sizes[count]]
-
-    def live(self) -> bytes:
-        return self.after(len(self.ops))
-
-    def survivor(self, rng: random.Random, block: int) -> bytes:
-        if rng.random() < 0.3:
-            return self.after(rng.randint(0, len(self.ops)))
-        sizes = self.sizes()
-        size = rng.choice([sizes[0], sizes[-1], rng.choice(sizes), rng.randint(min(sizes), max(sizes))])
-        pieces = []
-        for start in range(0, size, block):
-            end = min(start + block, size)
-            touching = [(at, data) for at, data in self.ops if at < end and (data is None or at + len(data) > start)]
-            noise = rng.choice([None, None, None, bytes, rng.randbytes])
-            before = self.durable[start:end].ljust(end - start, b"\0")
-            pieces.append(_applied(before, start, touching[: rng.randint(0, len(touching))], noise))
-        return b"".join(pieces)
-
-
-def _applied(block: bytes, start: int, ops: list[tuple[int, bytes | None]], noise: Callable[[int], bytes] | None = None) -> bytes:
-    """The block at `start` after these ops; with noise, what they wrote is replaced by it."""
-    result, end = bytearray(block), start + len(block)
-    for at, data in ops:
-        low, high = max(at, start), end if data is None else min(at + len(data), end)
-        if low < high:
-            new = bytes(high - low) if data is None else data[low - at : high - at]
-            result[low - start : high - start] = new if noise is None else noise(high - low)
-    return bytes(result)
-
-
-@dataclass
-class _Folder:
-    durable: dict[str, _File | _Folder] = field(default_factory=dict)
-    ops: list[tuple[str | None, str | None, _File | _Folder | None]] = field(default_factory=list)
-    """Since the last sync: (name that goes, name that comes, what it names)."""
-
-    def entries(self, count: int | None = None) -> dict[str, _File | _Folder]:
-        """The entries after the first `count` changes; by default after all of them."""
-        found = dict(self.durable)
-        for gone, come, node in self.ops[:count]:
-            if gone is not None:
-                found.pop(gone, None)
-            if come is not None and node is not None:
-                found[come] = node
-        return found
 
 
 @dataclass
@@ -126,7 +63,7 @@ class CrashVfs(Vfs):
         """Called before each call that changes something, with its name and the path inside the store, and at each named point
         with "point" and its name. It may take images, raise, or kill the process."""
         self._tree = _scan(self.root)
-        self._open: dict[int, tuple[str, _File]] = {}
+        self._open: dict[int, tuple[str, File]] = {}
         self._faults: list[_Fault] = []
         self._lock = threading.RLock()
 
@@ -137,13 +74,13 @@ class CrashVfs(Vfs):
             self._collect(self._tree, "", rng, keep, rng.choice([512, 4096]), image)
             return image
 
-    def _collect(self, folder: _Folder, prefix: str, rng: random.Random, keep: Keep, block: int, image: Image) -> None:
+    def _collect(self, folder: Folder, prefix: str, rng: random.Random, keep: Keep, block: int, image: Image) -> None:
         count = {"lost": 0, "live": len(folder.ops), "mixed": rng.randint(0, len(folder.ops))}[keep]
         for name, node in sorted(folder.entries(count).items()):
             path = prefix + name
             if path == "index":
                 continue
-            if isinstance(node, _Folder):
+            if isinstance(node, Folder):
                 image[path] = None
                 self._collect(node, path + "/", rng, keep, block, image)
             elif keep == "mixed":
@@ -193,9 +130,9 @@ class CrashVfs(Vfs):
             fd = super().open(path, create=create, read_only=read_only)
             folder = self._folder(path.parent)
             node = folder.entries().get(path.name)
-            if not isinstance(node, _File):
+            if not isinstance(node, File):
                 # Made now; or beside the seam, and then nobody knows when: as if now.
-                node = _File() if create else _File(path.read_bytes())
+                node = File() if create else File(path.read_bytes())
                 folder.ops.append((None, path.name, node))
             elif create:
                 node.ops.append((0, None))
@@ -275,7 +212,7 @@ class CrashVfs(Vfs):
     def point(self, name: str) -> None:
         self._guard("point", name)
 
-    def _opened(self, fd: int) -> tuple[str, _File]:
+    def _opened(self, fd: int) -> tuple[str, File]:
         if fd not in self._open:
             raise OSError(EBADF, os.strerror(EBADF))
         return self._open[fd]
@@ -283,25 +220,25 @@ class CrashVfs(Vfs):
     def _name(self, path: Path) -> str:
         return str(path.relative_to(self.root))
 
-    def _folder(self, path: Path) -> _Folder:
+    def _folder(self, path: Path) -> Folder:
         """The folder of a path, entered as not yet durable where it is met for the first time."""
         if path == self.root:
             return self._tree
         above = self._folder(path.parent)
         node = above.entries().get(path.name)
-        if not isinstance(node, _Folder):
-            node = _Folder()
+        if not isinstance(node, Folder):
+            node = Folder()
             above.ops.append((None, path.name, node))
         return node
 
 
-def _scan(folder: Path) -> _Folder:
-    found = _Folder()
+def _scan(folder: Path) -> Folder:
+    found = Folder()
     for entry in os.scandir(folder) if folder.is_dir() else ():
         if entry.is_dir():
             found.durable[entry.name] = _scan(Path(entry.path))
         else:
-            found.durable[entry.name] = _File(Path(entry.path).read_bytes())
+            found.durable[entry.name] = File(Path(entry.path).read_bytes())
     return found
 
 

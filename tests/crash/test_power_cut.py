@@ -117,7 +117,7 @@ def _reopened(image: Image, tmp_path: Path, expected: list[State], allowed: list
 def test_commit_keeps_every_acknowledged_call_whenever_the_power_goes(tmp_path: Path) -> None:
     """Every call of the seam is a moment to cut, from the creation of the store to its close; segments rotate on the way."""
     calls = program(11, 14)
-    recorder = Recorder(tmp_path / "store", 1, lambda rng: 2)
+    recorder = Recorder(tmp_path / "store", 1, lambda rng: 1)
     recorder.run(calls, "commit")
     expected = states(calls)
     moments = {cut.at.split("/")[0] for cut in recorder.cuts}
@@ -137,7 +137,7 @@ def test_commit_keeps_every_acknowledged_call_whenever_the_power_goes(tmp_path: 
 @pytest.mark.parametrize("seed", range(4))
 def test_commit_at_random_moments_of_longer_programs(tmp_path: Path, seed: int) -> None:
     calls = program(100 + seed, 60)
-    recorder = Recorder(tmp_path / "store", seed, lambda rng: rng.random() < 0.15)
+    recorder = Recorder(tmp_path / "store", seed, lambda rng: rng.random() < 0.1)
     recorder.run(calls, "commit")
     expected = states(calls)
     for cut in recorder.cuts:
