@@ -400,7 +400,6 @@ class Heads:
         put(store, "3", "1", expect_head=True)
         assert ids(store) == ["3", "2", "1"]
 
-    @pytest.mark.xfail(strict=True, reason="an unknown parent is taken for no parent where the lane is empty")
     def test_expect_head_refuses_a_parent_that_an_empty_lane_does_not_hold(self, store: Store) -> None:
         """And the refused call introduces neither thread nor lane."""
         frames = store.stats().frames
@@ -566,7 +565,6 @@ class Removal:
         assert store.delete_for_runs(["r"]) == 3
         assert ids(store, None, None) == ["2", "2", "2"]
 
-    @pytest.mark.xfail(strict=True, reason="the index of runs is not copied with a thread")
     def test_delete_for_runs_reaches_copies(self, store: Store) -> None:
         """A copy's checkpoints name the run in their metadata as the originals do."""
         put(store, "1", run="r")
@@ -718,7 +716,6 @@ class DeadFrames:
         store.delete("t")
         assert dead(store) >= {first, batch}
 
-    @pytest.mark.xfail(strict=True, reason="a removed checkpoint's frame is dead although it introduced the thread and the lane")
     def test_the_frame_that_names_a_live_thread_lives(self, store: Store) -> None:
         first = put(store, "1")
         put(store, "2", "1")

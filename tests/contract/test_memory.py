@@ -32,7 +32,3 @@ def store(make_store: Callable[..., Store]) -> Store:
 
 class TestMemory(StorageContract):
     """Every test of the contract."""
-
-    @pytest.mark.xfail(strict=True, reason="a key prefix that ends in the byte 255, the 255th lane, has no successor here")
-    def test_many_threads_and_namespaces(self, store: Store) -> None:
-        super().test_many_threads_and_namespaces(store)

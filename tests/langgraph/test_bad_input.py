@@ -68,29 +68,18 @@ WRONG_FOR_STORES: list[tuple[str, Any]] = [
 WRONG_FOR_SAVERS: list[tuple[str, Any]] = [
     *[("expect_head", value) for value in (1, None, "yes")],
     *[("message_ids", value) for value in (1, None)],
-    *[("drop_metadata", value) for value in ("key", [1], ["a", None])],
+    *[("drop_metadata", value) for value in ("key", [1], ["a", None], 5, None)],
+    ("serde", 5),
 ]
 
 
-def _missing(*argument: Any, reason: str) -> Any:
-    return pytest.param(*argument, marks=pytest.mark.xfail(strict=True, reason=reason))
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *WRONG_FOR_BOTH,
-        *WRONG_FOR_SAVERS,
-        _missing("drop_metadata", 5, reason="a bare TypeError, which does not name the argument"),
-        _missing("drop_metadata", None, reason="a bare TypeError, which does not name the argument"),
-        _missing("serde", 5, reason="found out only when the first value is stored"),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [*WRONG_FOR_BOTH, *WRONG_FOR_SAVERS])
 def test_a_wrong_option_of_a_saver_is_named_with_its_value(folder: Path, name: str, value: Any) -> None:
     with pytest.raises(InvalidArgumentError) as raised:
         CkptSaver(folder, **{name: value})
     assert isinstance(raised.value, ValueError)
-    assert f"{name}={value!r}" in str(raised.value)
+    wrong = [value, *(value if isinstance(value, list) else [])]
+    assert any(f"{name}={part!r}" in str(raised.value) for part in wrong)
     assert not folder.exists()
 
 
@@ -119,15 +108,7 @@ def test_the_error_says_what_the_range_is(name: str, value: Any, bound: str) -> 
     assert bound in str(raised.value).split(":", 1)[1]
 
 
-WRONG_PATHS = [
-    "",
-    None,
-    5,
-    b"bytes",
-    ["list"],
-    _missing("nul\0inside", reason="a bare ValueError about an embedded null byte"),
-    _missing("x" * 300, reason="a bare OSError about the length of the name"),
-]
+WRONG_PATHS: list[Any] = ["", None, 5, b"bytes", ["list"], "nul\0inside", "x" * 300]
 
 
 @pytest.mark.parametrize("opened", [CkptSaver, CkptSaver.from_conn_string, ckptstore.open])
@@ -142,9 +123,7 @@ def test_a_wrong_path_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 # -- arguments of the saver's methods -----------------------------------------------------------------------------------------------
 
-Call = Callable[[CkptSaver], Any]
-_NO_CHECK = "not checked: a bare builtin error, which names neither argument nor value"
-_ACCEPTED = "accepted without a word"
+Call = Callable[[Any], Any]
 
 
 def _without(key: str) -> Any:
@@ -180,88 +159,71 @@ def test_writes_without_a_checkpoint_id(call: Driver) -> None:
         call.put_writes(config(), [("a", 1)], "k")
 
 
-# (argument as the message should name it, value, call)
-WRONG: list[Any] = [
-    *[pytest.param("checkpoint_id", 5, call, id=f"checkpoint_id-{name}") for name, _, call in _reads(config(5))],  # type: ignore[arg-type]
-    pytest.param("checkpoint_id", 5, lambda s: list(s.list(config(), before=config(5))), id="list-before-id"),  # type: ignore[arg-type]
+# (id of the test, argument as the message should name it, value, call)
+WRONG: list[tuple[str, str, Any, Call]] = [
+    *[(f"config-{name}", "config", value, call) for name, value, call in _reads(None) + _reads("t")],
+    *[(f"ns-{name}", "checkpoint_ns", 5, call) for name, _, call in _reads(config(ns=5))],  # type: ignore[arg-type]
+    ("configurable", "configurable", "t", lambda s: s.get_tuple({"configurable": "t"})),
+    ("thread_id", "thread_id", ["t"], lambda s: s.put(config(thread=["t"]), checkpoint("2"), {}, {})),
+    ("checkpoint", "checkpoint", None, lambda s: s.put(config(), None, {}, {})),
     *[
-        pytest.param("checkpoint['id']", id, lambda s, id=id: s.put(config(), _with(id=id), {}, {}), id=f"id-{id}")
-        for id in (None, 5, "")
-    ],
-    pytest.param("task_id", 5, lambda s: s.put_writes(config("1"), [("a", 1)], 5), id="task_id"),
-    pytest.param("strategy", "all", lambda s: s.prune(["t"], strategy="all"), id="strategy"),
-    pytest.param("destination", "t", lambda s: s.copy_thread("t", "t"), id="copy-onto-itself"),
-]
-UNCHECKED: list[Any] = [
-    *[(f"config-{name}", "config", value, call, _NO_CHECK) for name, value, call in _reads(None) + _reads("t")],
-    *[(f"ns-{name}", "checkpoint_ns", 5, call, _NO_CHECK) for name, _, call in _reads(config(ns=5))],  # type: ignore[arg-type]
-    ("configurable", "configurable", "t", lambda s: s.get_tuple({"configurable": "t"}), _NO_CHECK),
-    ("thread_id", "thread_id", ["t"], lambda s: s.put(config(thread=["t"]), checkpoint("2"), {}, {}), _ACCEPTED),
-    ("checkpoint", "checkpoint", None, lambda s: s.put(config(), None, {}, {}), _NO_CHECK),
-    *[
-        (f"no-{key}", key, "missing", lambda s, key=key: s.put(config(), _without(key), {}, {}), _NO_CHECK)
+        (f"no-{key}", key, "missing", lambda s, key=key: s.put(config(), _without(key), {}, {}))
         for key in ("channel_values", "channel_versions")
     ],
-    ("values", "channel_values", None, lambda s: s.put(config(), _with(channel_values=None), {}, {}), _NO_CHECK),
-    ("versions", "channel_versions", ["a"], lambda s: s.put(config(), _with(channel_versions=["a"]), {}, {}), _NO_CHECK),
-    ("version", "channel_versions", None, lambda s: s.put(config(), _with(channel_versions={"a": None}), {}, {}), _ACCEPTED),
-    ("big-version", "channel_versions", 2**70, lambda s: s.put(config(), _with(channel_versions={"a": 2**70}), {}, {}), _NO_CHECK),
-    ("metadata", "metadata", "x", lambda s: s.put(config(), checkpoint("2"), "x", {}), _NO_CHECK),
-    ("no-metadata", "metadata", None, lambda s: s.put(config(), checkpoint("2"), None, {}), _NO_CHECK),
-    ("new_versions", "new_versions", None, lambda s: s.put(config(), checkpoint("2", {"a": 1}, {"a": 1}), {}, None), _NO_CHECK),
-    ("no-writes", "writes", None, lambda s: s.put_writes(config("1"), None, "k"), _NO_CHECK),
-    ("writes-text", "writes", "ab", lambda s: s.put_writes(config("1"), "ab", "k"), _NO_CHECK),
-    ("writes-short", "writes", ("a",), lambda s: s.put_writes(config("1"), [("a",)], "k"), _NO_CHECK),
-    ("writes-channel", "writes", 5, lambda s: s.put_writes(config("1"), [(5, 1)], "k"), _NO_CHECK),
-    ("limit", "limit", "2", lambda s: list(s.list(config(), limit="2")), _NO_CHECK),
-    ("limit-float", "limit", 1.5, lambda s: list(s.list(config(), limit=1.5)), _ACCEPTED),
-    ("filter", "filter", "x", lambda s: list(s.list(config(), filter="x")), _NO_CHECK),
-    ("before", "before", "x", lambda s: list(s.list(config(), before="x")), _NO_CHECK),
-    ("list-config", "config", "t", lambda s: list(s.list("t")), _NO_CHECK),
-    ("list-id", "checkpoint_id", 5, lambda s: list(s.list(config(5))), _NO_CHECK),  # type: ignore[arg-type]
-    ("channels", "channels", "m", lambda s: s.get_delta_channel_history(config=config(), channels="m"), _ACCEPTED),
-    ("channels-number", "channels", 5, lambda s: s.get_delta_channel_history(config=config(), channels=[5]), _ACCEPTED),
-    ("delete-none", "thread_id", None, lambda s: s.delete_thread(None), _ACCEPTED),
-    ("copy-none", "source_thread_id", None, lambda s: s.copy_thread(None, "u"), _ACCEPTED),
-    ("prune-text", "thread_ids", "t", lambda s: s.prune("t"), "named, but by a TypeError outside CkptStoreError"),
-    ("prune-none", "thread_ids", None, lambda s: s.prune(None), _NO_CHECK),
-    ("runs-text", "run_ids", "r", lambda s: s.delete_for_runs("r"), "named, but by a TypeError outside CkptStoreError"),
-    ("runs-none", "run_ids", None, lambda s: s.delete_for_runs(None), _NO_CHECK),
+    ("values", "channel_values", None, lambda s: s.put(config(), _with(channel_values=None), {}, {})),
+    ("versions", "channel_versions", ["a"], lambda s: s.put(config(), _with(channel_versions=["a"]), {}, {})),
+    ("version", "channel_versions", None, lambda s: s.put(config(), _with(channel_versions={"a": None}), {}, {})),
+    ("big-version", "channel_versions", 2**70, lambda s: s.put(config(), _with(channel_versions={"a": 2**70}), {}, {})),
+    ("metadata", "metadata", "x", lambda s: s.put(config(), checkpoint("2"), "x", {})),
+    ("no-metadata", "metadata", None, lambda s: s.put(config(), checkpoint("2"), None, {})),
+    ("new_versions", "new_versions", None, lambda s: s.put(config(), checkpoint("2", {"a": 1}, {"a": 1}), {}, None)),
+    ("no-writes", "writes", None, lambda s: s.put_writes(config("1"), None, "k")),
+    ("writes-text", "writes", "ab", lambda s: s.put_writes(config("1"), "ab", "k")),
+    ("writes-short", "writes", ("a",), lambda s: s.put_writes(config("1"), [("a",)], "k")),
+    ("writes-channel", "writes", 5, lambda s: s.put_writes(config("1"), [(5, 1)], "k")),
+    ("limit", "limit", "2", lambda s: list(s.list(config(), limit="2"))),
+    ("limit-float", "limit", 1.5, lambda s: list(s.list(config(), limit=1.5))),
+    ("filter", "filter", "x", lambda s: list(s.list(config(), filter="x"))),
+    ("before", "before", "x", lambda s: list(s.list(config(), before="x"))),
+    ("list-config", "config", "t", lambda s: list(s.list("t"))),
+    ("list-id", "checkpoint_id", 5, lambda s: list(s.list(config(5)))),  # type: ignore[arg-type]
+    ("channels", "channels", "m", lambda s: s.get_delta_channel_history(config=config(), channels="m")),
+    ("channels-number", "channels", 5, lambda s: s.get_delta_channel_history(config=config(), channels=[5])),
+    ("delete-none", "thread_id", None, lambda s: s.delete_thread(None)),
+    ("copy-none", "source_thread_id", None, lambda s: s.copy_thread(None, "u")),
+    ("prune-text", "thread_ids", "t", lambda s: s.prune("t")),
+    ("prune-none", "thread_ids", None, lambda s: s.prune(None)),
+    ("runs-text", "run_ids", "r", lambda s: s.delete_for_runs("r")),
+    ("runs-none", "run_ids", None, lambda s: s.delete_for_runs(None)),
+    *[(f"checkpoint_id-{name}", "checkpoint_id", 5, call) for name, _, call in _reads(config(5))],  # type: ignore[arg-type]
+    ("before-id", "checkpoint_id", 5, lambda s: list(s.list(config(), before=config(5)))),  # type: ignore[arg-type]
+    *[(f"id-{id}", "checkpoint['id']", id, lambda s, id=id: s.put(config(), _with(id=id), {}, {})) for id in (None, 5, "")],
+    ("task_id", "task_id", 5, lambda s: s.put_writes(config("1"), [("a", 1)], 5)),
+    *[
+        (f"task_path-{path}", "task_path", path, lambda s, path=path: s.put_writes(config("1"), [("a", 1)], "k", path))
+        for path in (None, 5, ["a"])
+    ],
+    ("strategy", "strategy", "all", lambda s: s.prune(["t"], strategy="all")),
+    ("copy-onto-itself", "destination", "t", lambda s: s.copy_thread("t", "t")),
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "call"),
-    [*WRONG, *[_missing(name, value, call, reason=reason) for _, name, value, call, reason in UNCHECKED]],
-    ids=[*[item.id for item in WRONG], *[item[0] for item in UNCHECKED]],
-)
+@pytest.mark.parametrize(("name", "value", "call"), [item[1:] for item in WRONG], ids=[item[0] for item in WRONG])
 def test_a_wrong_argument_is_named_with_its_value(saver: CkptSaver, name: str, value: Any, call: Call) -> None:
+    """Nothing of the call is stored, and the next call works."""
     saver.put(config(), checkpoint("1", {"m": [1]}, {"m": 1}), {}, {"m": 1})
-    before = list(saver.list(None))
+    before, frames = list(saver.list(None)), saver.store.stats().frames
     with pytest.raises(CkptStoreError) as raised:
         call(saver)
     assert isinstance(raised.value, ValueError | TypeError)
     assert name in str(raised.value)
     assert str(value) in str(raised.value)
     assert list(saver.list(None)) == before
-
-
-@pytest.mark.parametrize(
-    "call", [pytest.param(item[3], id=item[0]) for item in UNCHECKED if item[4] == _NO_CHECK] + [item.values[2] for item in WRONG]
-)
-def test_a_wrong_argument_leaves_everything_as_it_was(saver: CkptSaver, call: Call) -> None:
-    """Whatever the error is called: nothing is stored, and the next call works."""
-    saver.put(config(), checkpoint("1", {"m": [1]}, {"m": 1}), {}, {"m": 1})
-    before, frames = list(saver.list(None)), saver.store.stats().frames
-    with pytest.raises(Exception):  # noqa: B017, PT011
-        call(saver)
-    assert list(saver.list(None)) == before
     assert saver.store.stats().frames == frames
     saver.put(config("1"), checkpoint("2"), {}, {})
     assert len(list(saver.list(None))) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="task_path is stored unchecked; sorting it beside text then fails in every read")
 @pytest.mark.parametrize("path", [None, 5, ["a"]])
 def test_a_task_path_that_is_no_text_does_not_make_the_checkpoint_unreadable(call: Driver, path: Any) -> None:
     call.put(config(), checkpoint("1"))
@@ -602,7 +564,6 @@ def test_a_store_without_an_essential_part(closed: Path, drop: str) -> None:
         _still_whole(closed)
 
 
-@pytest.mark.xfail(strict=True, reason="segments below 4 KiB are taken for a store that was begun in vain, and deleted")
 def test_a_small_store_without_its_identity_is_not_overwritten(closed: Path) -> None:
     """Acknowledged checkpoints stand in the segment, however small it is."""
     kept = _segment(closed).read_bytes()
@@ -691,7 +652,6 @@ def test_a_store_that_cannot_be_written(closed: Path) -> None:
     _still_whole(closed)
 
 
-@pytest.mark.xfail(os.geteuid() == 0, strict=True, reason="a read-only mount gives EROFS, which is no PermissionError")
 def test_a_store_that_cannot_be_written_can_be_read(closed: Path) -> None:
     before = _picture(closed)
     with _unwritable(closed), CkptSaver(closed, read_only=True) as saver:
