@@ -40,13 +40,14 @@ OPENINGS = [
     "I'm sorry, but I could not find",
     "The following example shows how to",
 ]
-WORDS = (
-    "please could you the a of and to in is it that for on with as this be are was by an or from at not have can will would about "
-    "which when there what how many some other time user question answer result data file table value number error message code "
-    "function class list name type string test case order customer account city weather temperature price report summary week day "
-    "today tomorrow next first last new old small large different important possible because however therefore also only then into "
-    "more than after before between during without within should need want make use find show check create update delete run add"
-).split()
+WORDS = """
+please could you the a of and to in is it that for on with as this be are was by an or from at not have can will would
+about which when there what how many some other time user question answer result data file table value number error
+message code function class list name type string test case order customer account city weather temperature price
+report summary week day today tomorrow next first last new old small large different important possible because
+however therefore also only then into more than after before between during without within should need want make use
+find show check create update delete run add
+""".split()  # noqa: SIM905
 TOOLS = ["search", "get_weather", "run_sql", "read_file", "calculator", "send_email", "fetch_url", "python"]
 
 
@@ -68,7 +69,12 @@ def answer(rng: random.Random) -> AIMessage:
     usage = {"input_tokens": rng.randrange(9000), "output_tokens": rng.randrange(900), "total_tokens": rng.randrange(9900)}
     message = AIMessage(content=sentence(rng, rng.randrange(5, 60)), id=f"run-{uuid.UUID(int=rng.getrandbits(128))}")
     if rng.random() < 0.6:
-        message.response_metadata = {"model_name": "gpt-4o-mini", "finish_reason": "stop", "system_fingerprint": None, "logprobs": None}
+        message.response_metadata = {
+            "model_name": "gpt-4o-mini",
+            "finish_reason": "stop",
+            "system_fingerprint": None,
+            "logprobs": None,
+        }
         message.usage_metadata = usage  # type: ignore[assignment]
     if rng.random() < 0.4:
         call = {"name": rng.choice(TOOLS), "args": {"query": sentence(rng, 4)}, "id": f"call_{rng.getrandbits(96):024x}"}
@@ -105,7 +111,10 @@ def graph(rng: random.Random, delta: bool) -> StateGraph[Any]:
 
     def tools(state: Any) -> Any:
         if rng.random() < 0.2:
-            return {"title": sentence(rng, 4), "todos": [{"content": sentence(rng, 6), "status": rng.choice(["pending", "completed"])}]}
+            return {
+                "title": sentence(rng, 4),
+                "todos": [{"content": sentence(rng, 6), "status": rng.choice(["pending", "completed"])}],
+            }
         return {}
 
     def review(state: Any) -> Any:

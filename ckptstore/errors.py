@@ -22,6 +22,10 @@ class InvalidArgumentError(CkptStoreError, ValueError):
     """An argument is outside its range; the message names it, its value and the range."""
 
 
+class WrongTypeError(InvalidArgumentError, TypeError):
+    """An argument has another type than is needed; the message names it and its value."""
+
+
 class MissingConfigError(InvalidArgumentError, KeyError):
     """The config lacks `configurable.thread_id`."""
 
@@ -91,6 +95,10 @@ class NotWritableError(CkptStoreError, PermissionError):
 
 class NoSpaceError(CkptStoreError, OSError):
     """No space is left (disk, quota or file size limit); nothing of the failed call was kept."""
+
+
+class StorageIOError(CkptStoreError, OSError):
+    """The disk failed to read or to write; the message names the place. Nothing of a failed call was kept."""
 
 
 class CorruptionError(CkptStoreError, RuntimeError):

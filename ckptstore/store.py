@@ -91,7 +91,7 @@ class Store(Commits):
             else:
                 known = view.number(number, id)
                 entry = None if known is None else view.live_checkpoint(number, known)
-            return None if entry is None else reader.stored(view, self._values, lane, number, entry)
+            return None if entry is None else reader.stored(view, self._values, lane, number, entry, id)
 
     def history(self, lane: LaneName, id: str | None, channels: Sequence[str]) -> dict[str, ChannelHistory]:
         """What each channel's ancestors contribute to a checkpoint: nearest value, then owned writes, oldest first.
@@ -202,7 +202,7 @@ def open(path: str | os.PathLike[str], **options: Any) -> Store:
         UnsupportedFilesystemError, NotWritableError, IndexUnusableError, LockTimeoutError: what stands at the path cannot be opened.
     """
     checked = checked_options(**options)
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in os.fspath(path):
         raise InvalidArgumentError(f"path={path!r}: a folder name is needed")
     if os.fspath(path) == ":memory:":
         return Store(MemoryStorage(checked.lock_timeout), checked)

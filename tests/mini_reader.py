@@ -125,14 +125,15 @@ def read_frames(folder: Path) -> list[Frame]:
 
 
 def _frame(data: bytes, at: int, chain: int) -> tuple[Frame, int, int]:
-    if len(data) < at + 40:
+    if len(data) < at + 44:
         raise NotReadable(f"offset {at}: a torn tail")
-    mark, flags, crc, before, payload, payload_crc, directory, lsn, durable = struct.unpack_from("<3sB5IQQ", data, at)
-    if mark != b"\xc4KF" or flags or crc != crc32(data[at : at + 4] + data[at + 8 : at + 40]) or before != chain:
+    mark, flags, crc, before, directory, directory_crc, length, bodies_crc, lsn, durable = struct.unpack_from("<3sB6IQQ", data, at)
+    if mark != b"\xc4KF" or flags or crc != crc32(data[at : at + 4] + data[at + 8 : at + 44]) or before != chain:
         raise NotReadable(f"offset {at}: no frame")
-    listing, rest = data[at + 40 : at + 40 + directory], data[at + 40 + directory : at + 40 + payload]
-    if crc32(rest + listing) != payload_crc:
-        raise NotReadable(f"LSN {lsn}: payload")
+    start = at + 44 + directory
+    listing, rest = data[at + 44 : start], data[start : start + length]
+    if crc32(listing) != directory_crc or crc32(rest) != bodies_crc:
+        raise NotReadable(f"LSN {lsn}: directory or bodies")
     entries = _unpack(listing)
     bodies = []
     for entry in entries:
@@ -140,7 +141,7 @@ def _frame(data: bytes, at: int, chain: int) -> tuple[Frame, int, int]:
         rest = rest[entry[2] :]
     if rest:
         raise NotReadable(f"LSN {lsn}: the directory does not add up")
-    return Frame(lsn, durable, entries, bodies), crc, at + 40 + payload
+    return Frame(lsn, durable, entries, bodies), crc, start + length
 
 
 def _unpack(data: bytes) -> Any:
@@ -206,10 +207,10 @@ class MiniReader:
 
     def _apply(self, ref: Ref, kind: int, fields: list[Any]) -> None:
         if kind == THREAD:
-            self.threads[fields[0]] = self.body(ref).decode("utf-8", "surrogatepass")
+            self.threads[fields[0]] = fields[2]
             assert _hash(self.threads[fields[0]]) == fields[1]
         elif kind == LANE:
-            self.lanes[fields[0]] = Lane(fields[2], self.body(ref).decode("utf-8", "surrogatepass"))
+            self.lanes[fields[0]] = Lane(fields[2], fields[3])
             assert _hash(self.lanes[fields[0]].ns) == fields[1]
         elif kind == CHECKPOINT:
             self._checkpoint(ref, fields)

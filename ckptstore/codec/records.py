@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import msgpack
 
-from ckptstore.codec.compression import RAW, compress, decompress
+from ckptstore.codec.compression import compress, decompress
 from ckptstore.codec.names import IdForm, id_form, id_text, name_hash
 from ckptstore.errors import CorruptionError
 from ckptstore.model import (
@@ -109,21 +109,22 @@ def _refs(flat: Sequence[int], own: int = 0) -> tuple[Ref, ...]:
     return tuple(Ref(flat[i] or own, flat[i + 1]) for i in range(0, len(flat), 2))
 
 
-# -- THREAD [number, name hash] and LANE [number, name hash, thread number]; body: the name, UTF-8 -------------------------
+# -- THREAD [number, name hash, name] and LANE [number, name hash, thread number, name]; no body ---------------------------
+#    The name stands in the directory, so that listing threads reads no body, however large the values beside it are.
 
 
 def encode_thread(number: int, hashed: bytes, name: str) -> Encoded:
-    raw = name.encode("utf-8", "surrogatepass")
-    return Encoded(Kind.THREAD, RAW, len(raw), (number, hashed), raw)
+    return _encoded(Kind.THREAD, (number, hashed, name))
 
 
 def encode_lane(number: int, hashed: bytes, thread: int, ns: str) -> Encoded:
-    raw = ns.encode("utf-8", "surrogatepass")
-    return Encoded(Kind.LANE, RAW, len(raw), (number, hashed, thread), raw)
+    return _encoded(Kind.LANE, (number, hashed, thread, ns))
 
 
-def decode_name(raw: bytes) -> str:
-    return raw.decode("utf-8", "surrogatepass")
+def entry_name(entry: Entry) -> str:
+    """The name in a THREAD or LANE entry."""
+    name: str = entry[-1]
+    return name
 
 
 # -- VALUE [type tag, crc32 of the raw bytes] or, patched, [..., number, frames, bases, folds] ------------------------------
@@ -534,8 +535,10 @@ _HASHED = 1
 
 
 def hashed_entry(entry: Entry) -> Entry:
-    """The same entry with ids replaced by their hashes: what a hint file holds."""
+    """The same entry without user text, ids replaced by their hashes: what a hint file holds."""
     hashed = list(entry)
+    if entry[0] in (Kind.THREAD, Kind.LANE):
+        hashed[-1] = ""
     for field in _ID_FIELDS.get(entry[0], ()):
         form = entry[HEADER + field]
         if form is not None:

@@ -10,7 +10,7 @@ import os
 from collections import Counter
 from typing import NamedTuple
 
-from ckptstore.codec.records import HEADER, LANE_SCOPE, Entry, Kind, decode_name, pack
+from ckptstore.codec.records import HEADER, LANE_SCOPE, Entry, Kind, entry_name, pack
 from ckptstore.errors import CorruptionError, InvalidArgumentError, StaleIndexError
 from ckptstore.inspect.opened import Opened, opened
 from ckptstore.storage import Frame, StorageStats, View
@@ -162,7 +162,7 @@ class _Tally:
     def add(self, view: View, frame: Frame) -> None:
         owner: int | None = None
         values = 0
-        for ordinal, entry in enumerate(frame.entries):
+        for entry in frame.entries:
             size = len(pack(entry)) + entry[2]
             kind = _KINDS.get(entry[0], f"kind {entry[0]}")
             self.records[kind] += 1
@@ -173,7 +173,7 @@ class _Tally:
                 owner = self._owner(view, entry)
                 self.owners[owner] += size
             if entry[0] == Kind.THREAD:
-                self.names[entry[HEADER]] = decode_name(frame.raw(ordinal))
+                self.names[entry[HEADER]] = entry_name(entry)
         # Values stand in the frame of the one checkpoint or batch of writes that brought them.
         self.owners[owner] += values
 

@@ -17,7 +17,6 @@ from ckptstore.codec.names import channel_bit, name_hash, run_hash, task_hash
 from ckptstore.codec.records import (
     ChannelPast,
     Encoded,
-    Kind,
     checkpoint_id,
     encode_checkpoint,
     encode_history,
@@ -30,6 +29,7 @@ from ckptstore.codec.records import (
     prepare_writes,
 )
 from ckptstore.errors import ConflictError, ThreadDeletedError, ValueTooLargeError
+from ckptstore.forks import own_locks
 from ckptstore.lineage import ownership
 from ckptstore.lineage.history import read_history
 from ckptstore.lineage.ownership import LateRule, Rule, read_record
@@ -92,6 +92,9 @@ class Commits:
         self._placer = Placer(self._values)
         self._tables: OrderedDict[Ref, Mapping[str, Slot]] = OrderedDict()
         self._tips: OrderedDict[tuple[LaneName, str], Ref] = OrderedDict()
+        own_locks(self)
+
+    def new_locks(self) -> None:
         self._tables_lock = threading.Lock()
 
     # -- checkpoints ----------------------------------------------------------------------------------------------------
@@ -354,8 +357,8 @@ class Commits:
     @staticmethod
     def _refuse_conflict(view: View, lane: LaneName, number: int, parent: str | None, id: str) -> None:
         head = view.head(number)
-        expected = None if parent is None else view.number(number, parent)
-        if (head.number if head else None) == expected or (head is not None and view.number(number, id) == head.number):
+        expected = 0 if parent is None else view.number(number, parent)
+        if (head.number if head else 0) == expected or (head is not None and view.number(number, id) == head.number):
             return
         shown = "none" if head is None else repr(read_record(view, head.ref).id)
         raise ConflictError(
@@ -512,7 +515,7 @@ class Commits:
             if target_number is not None and regular:
                 children = [view.live_checkpoint(number, child) for child in view.children(number, target_number)]
                 made = late([entry for entry in children if entry is not None])
-                child = None if made is None else checkpoint_id(view.frame(made.ref.lsn).entry(made.ref, Kind.CHECKPOINT))
+                child = None if made is None else checkpoint_id(view.entries(made.ref.lsn)[made.ref.ordinal])
             records.append(
                 encode_writes(
                     prepared,

@@ -5,18 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
-from ckptstore.codec.records import Kind, checkpoint_id, decode_name
+from ckptstore.codec.names import name_hash
+from ckptstore.codec.records import checkpoint_id, entry_name
+from ckptstore.errors import CkptStoreError, CorruptionError
 from ckptstore.lineage.reader import checked_record, stored
 from ckptstore.lineage.values import Values
 from ckptstore.model import LaneName, StoredCheckpoint, ThreadInfo, Typed
 from ckptstore.storage import Storage, View
 from ckptstore.storage.catalog import CheckpointEntry, LaneState
 
+_ROOT = name_hash("")
+
 
 class _Item(NamedTuple):
     lane: LaneName
     number: int
     checkpoint: int
+
+
+_Step = _Item | CkptStoreError
+"""One item of a listing: where it stands, or why it cannot be listed."""
 
 
 class CheckpointIterator:
@@ -41,7 +49,10 @@ class CheckpointIterator:
         return self
 
     def __next__(self) -> StoredCheckpoint:
-        for lane, number, known in self._plan:
+        for step in self._plan:
+            if isinstance(step, CkptStoreError):
+                raise step
+            lane, number, known = step
             with self._storage.view() as view:
                 entry = view.live_checkpoint(number, known) if view.address(number) is not None else None
                 if entry is None:
@@ -51,8 +62,9 @@ class CheckpointIterator:
         raise StopIteration
 
 
-def _plan(storage: Storage, thread: str | None, ns: str | None, id: str | None, before: str | None) -> Iterator[_Item]:
-    lanes = _lanes(storage, thread, ns)
+def _plan(storage: Storage, thread: str | None, ns: str | None, id: str | None, before: str | None) -> Iterator[_Step]:
+    lanes, unreadable = _lanes(storage, thread, ns)
+    yield from unreadable
     if id is not None:
         for lane, number in lanes:
             with storage.view() as view:
@@ -68,7 +80,7 @@ def _plan(storage: Storage, thread: str | None, ns: str | None, id: str | None, 
 
 
 def _id(view: View, entry: CheckpointEntry) -> str:
-    return checkpoint_id(view.frame(entry.ref.lsn).entry(entry.ref, Kind.CHECKPOINT))
+    return checkpoint_id(view.entries(entry.ref.lsn)[entry.ref.ordinal])
 
 
 def _bound(view: View, lane: int, before: str) -> CheckpointEntry | None:
@@ -84,7 +96,7 @@ def _is_before(view: View, lane: int, entry: CheckpointEntry, before: str | None
     return entry.place < bound.place if bound is not None else _id(view, entry) < before
 
 
-def _by_place(storage: Storage, lane: LaneName, number: int, before: str | None) -> Iterator[_Item]:
+def _by_place(storage: Storage, lane: LaneName, number: int, before: str | None) -> Iterator[_Step]:
     """One lane, newest first. Each step looks up the next place anew, so commits and removals in between do no harm."""
     place: int | None = None
     compare_ids = False
@@ -104,7 +116,7 @@ def _by_place(storage: Storage, lane: LaneName, number: int, before: str | None)
             yield _Item(lane, number, found)
 
 
-def _by_id(storage: Storage, lanes: Sequence[tuple[LaneName, int]], before: str | None) -> Iterator[_Item]:
+def _by_id(storage: Storage, lanes: Sequence[tuple[LaneName, int]], before: str | None) -> Iterator[_Step]:
     """Several lanes, by id descending: a subgraph's checkpoint may land before the one of its root."""
     found: list[tuple[str, int, LaneName, int]] = []
     for lane, number in lanes:
@@ -112,45 +124,56 @@ def _by_id(storage: Storage, lanes: Sequence[tuple[LaneName, int]], before: str 
             bound = None if before is None else _bound(view, number, before)
             for _, known in view.newest_first(number, None if bound is None else bound.place):
                 entry = view.live_checkpoint(number, known)
-                if entry is not None and (bound is not None or before is None or _id(view, entry) < before):
-                    found.append((_id(view, entry), known, lane, number))
+                if entry is None:
+                    continue
+                try:
+                    id = _id(view, entry)
+                except CkptStoreError as error:
+                    yield CorruptionError(f"{lane}, checkpoint number {known}: {error}")
+                    continue
+                if bound is not None or before is None or id < before:
+                    found.append((id, known, lane, number))
     found.sort(key=lambda item: (item[0], item[1]), reverse=True)
     for _, known, lane, number in found:
         yield _Item(lane, number, known)
 
 
-def _lanes(storage: Storage, thread: str | None, ns: str | None) -> Sequence[tuple[LaneName, int]]:
-    """(name, number) of the lanes that a listing covers."""
+def _lanes(storage: Storage, thread: str | None, ns: str | None) -> tuple[Sequence[tuple[LaneName, int]], Sequence[CkptStoreError]]:
+    """(name, number) of the lanes that a listing covers, and an error for each whose name cannot be read."""
+    lanes: list[tuple[LaneName, int]] = []
+    unreadable: list[CkptStoreError] = []
     with storage.view() as view:
         if thread is not None and ns is not None:
             number = view.lane(thread, ns)
-            return [] if number is None else [(LaneName(thread, ns), number)]
+            return ([] if number is None else [(LaneName(thread, ns), number)]), []
         if thread is None:
             threads = view.threads()
         else:
             one = view.thread(thread)
             threads = [] if one is None else [one]
-        return [
-            (LaneName(name, space), lane)
-            for number in threads
-            for name in (thread if thread is not None else thread_name(view, number),)
-            for lane in view.lanes(number)
-            for space in (ns_name(view, lane),)
-            if ns is None or space == ns
-        ]
+        for number in threads:
+            try:
+                name = thread if thread is not None else thread_name(view, number)
+                named = [(LaneName(name, ns_name(view, lane)), lane) for lane in view.lanes(number)]
+                lanes += [(lane_name, lane) for lane_name, lane in named if ns is None or lane_name.ns == ns]
+            except CkptStoreError as error:
+                unreadable.append(CorruptionError(f"the name of thread number {number} or of one of its namespaces: {error}"))
+    return lanes, unreadable
 
 
 def thread_name(view: View, thread: int) -> str:
     """Name of a thread, read from the log: the index holds no names."""
     ref, _ = view.thread_record(thread)
-    return decode_name(view.frame(ref.lsn).raw(ref.ordinal))
+    return entry_name(view.entries(ref.lsn)[ref.ordinal])
 
 
 def ns_name(view: View, lane: int) -> str:
     """Namespace of a lane, read from the log."""
     address = view.address(lane)
     assert address is not None
-    return decode_name(view.frame(address.ref.lsn).raw(address.ref.ordinal))
+    if address.ns_hash == _ROOT:
+        return ""
+    return entry_name(view.entries(address.ref.lsn)[address.ref.ordinal])
 
 
 def list_threads(storage: Storage) -> Iterator[ThreadInfo]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ckptstore.codec.records import Encoded, Kind, writes_refs
+from ckptstore.forks import own_locks
 from ckptstore.lineage.history import folded_writes, nearest_value
 from ckptstore.lineage.values import Choice, Values, facts_of
 from ckptstore.model import LaneName, Ref, Slot, Typed
@@ -60,6 +61,9 @@ class Placer:
     def __init__(self, values: Values) -> None:
         self._values = values
         self._recent: OrderedDict[tuple[LaneName, int, int], deque[tuple[str | None, Ref]]] = OrderedDict()
+        own_locks(self)
+
+    def new_locks(self) -> None:
         self._lock = threading.Lock()
         self._turns = [threading.Lock() for _ in range(_TURNS)]
 

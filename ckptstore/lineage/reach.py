@@ -16,7 +16,7 @@ def all_numbers(view: View, lane: int) -> list[int]:
 
 def frames_of(view: View, lane: int) -> set[int]:
     """LSNs of frames that records of this lane stand in, by the index alone; what those reference is not followed."""
-    lsns = set()
+    lsns = _names(view, lane)
     for number in all_numbers(view, lane):
         entry = view.checkpoint(lane, number)
         if entry is not None:
@@ -32,13 +32,13 @@ def frames_of(view: View, lane: int) -> set[int]:
 
 
 def reachable(view: View, lane: int, without: Iterable[int] = ()) -> set[int]:
-    """LSNs of frames that live records of a lane stand in or reference, bases of patches included.
+    """LSNs of frames that live records of a lane, and its names, stand in or reference, bases of patches included.
 
     Args:
         without: numbers of checkpoints to leave out, with their writes: those about to be removed.
     """
     left_out = set(without)
-    lsns: set[int] = set()
+    lsns: set[int] = _names(view, lane)
     values: set[Ref] = set()
     batches: set[Ref] = set()
     for number in all_numbers(view, lane):
@@ -58,6 +58,14 @@ def reachable(view: View, lane: int, without: Iterable[int] = ()) -> set[int]:
             values.update(kept_values)
             batches.update(kept_writes)
     return lsns | closure(view, values, batches)
+
+
+def _names(view: View, lane: int) -> set[int]:
+    """Frames that introduced a live lane and its thread: they may stand beside a checkpoint that is gone."""
+    address = view.address(lane)
+    if address is None:
+        return set()
+    return {address.ref.lsn, view.thread_record(address.thread)[0].lsn}
 
 
 def closure(view: View, values: Iterable[Ref], batches: Iterable[Ref]) -> set[int]:

@@ -23,8 +23,13 @@ from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
 
 
-def stored(view: View, values: Values, lane: LaneName, number: int, entry: CheckpointEntry) -> StoredCheckpoint:
+def stored(
+    view: View, values: Values, lane: LaneName, number: int, entry: CheckpointEntry, asked: str | None = None
+) -> StoredCheckpoint:
     """A checkpoint whole: its record, values and pending writes, all fresh objects.
+
+    Args:
+        asked: the id the caller asked for, for errors.
 
     Raises:
         CorruptionError: names the checkpoint and what is damaged.
@@ -44,7 +49,8 @@ def stored(view: View, values: Values, lane: LaneName, number: int, entry: Check
             pending(view, values, number, entry.number),
         )
     except CorruptionError as error:
-        name = repr(record.id) if record is not None else f"number {entry.number} (its own record is damaged)"
+        known = asked if record is None else record.id
+        name = repr(known) if known is not None else f"number {entry.number} (its own record is damaged)"
         raise CorruptionError(f"{lane}, checkpoint {name}: {error}") from None
 
 

@@ -27,6 +27,7 @@ from ckptstore.codec.records import (
     value_facts,
 )
 from ckptstore.errors import CorruptionError
+from ckptstore.forks import own_locks
 from ckptstore.model import Ref, Typed
 from ckptstore.storage import View
 
@@ -60,9 +61,12 @@ class Values:
         self._limit = cache_bytes
         self._bytes = 0
         self._raw: OrderedDict[Ref, bytes] = OrderedDict()
-        self._lock = threading.Lock()
+        own_locks(self)
         self.hits = 0
         self.misses = 0
+
+    def new_locks(self) -> None:
+        self._lock = threading.Lock()
 
     # -- reading --------------------------------------------------------------------------------------------------------
 

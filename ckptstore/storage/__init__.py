@@ -63,6 +63,14 @@ class View(Catalog):
         """
         raise NotImplementedError
 
+    def entries(self, lsn: int) -> list[Entry]:
+        """The directory of a frame, verified; its bodies need not be read, so this costs the same whatever they hold.
+
+        Raises:
+            CorruptionError, StaleIndexError: as `frame`, as far as header and directory go.
+        """
+        return self.frame(lsn).entries
+
 
 Batch = Sequence[Encoded]
 Resolve = Callable[[View], Batch]

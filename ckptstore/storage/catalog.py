@@ -83,6 +83,11 @@ def _lsn_key(lsn: int) -> bytes:
     return lsn.to_bytes(6, "big")
 
 
+def after(prefix: bytes) -> bytes:
+    """The smallest key above every key with this prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix[-1] < 255 else after(prefix[:-1])
+
+
 class CheckpointEntry(NamedTuple):
     """What the index knows of a checkpoint id."""
 
@@ -270,8 +275,13 @@ class Catalog:
         return None if value is None else Ref(*_REF.unpack(value))
 
     def of_run(self, run: bytes) -> list[tuple[int, int]]:
-        """(lane, number) of checkpoints whose metadata named this run when they were put; some may be gone or re-put since."""
-        return [_PAIR.unpack(key[9:]) for key, _ in self._kv.scan(b"V" + run)]
+        """(lane, number) of checkpoints whose metadata named this run when they were put; some may be gone or re-put since.
+
+        Copies of a lane give its checkpoints the same numbers.
+        """
+        found = [_PAIR.unpack(key[9:]) for key, _ in self._kv.scan(b"V" + run)]
+        copies = self.copied_lanes() if found else []
+        return found + [(other, number) for lane, number in found for other, origins in copies if lane in origins]
 
     def late(self, thread: str, ns: str, id: str) -> int | None:
         """Time (unix ms) of the deletion that removed this id, when nobody stored it since."""
@@ -298,13 +308,13 @@ class Catalog:
             _APPLY[kind](self, Ref(lsn, ordinal), entry[HEADER:])
 
     def _apply_thread(self, ref: Ref, fields: Sequence[Any]) -> None:
-        number, hashed = fields
+        number, hashed, _name = fields
         self._kv.put(b"T" + hashed, _U32.pack(number))
         self._kv.put(b"t" + _U32.pack(number), _THREAD.pack(*ref, hashed))
         self._count_numbers(thread=number)
 
     def _apply_lane(self, ref: Ref, fields: Sequence[Any]) -> None:
-        number, hashed, thread = fields
+        number, hashed, thread, _name = fields
         _, thread_hash = self.thread_record(thread)
         self._kv.put(b"L" + _U32.pack(thread) + hashed, _U32.pack(number))
         self._kv.put(b"l" + _U32.pack(number), _ADDRESS.pack(thread, thread_hash, hashed, *ref))

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from ckptstore.codec.records import Encoded, unpack
 from ckptstore.codec.records import pack as pack_directory
 from ckptstore.errors import CorruptionError, LockTimeoutError, StoreClosedError
+from ckptstore.forks import own_locks
 from ckptstore.storage import Frame, Resolve, StorageStats, View
+from ckptstore.storage.catalog import after
 
 
 class MemoryKv:
@@ -43,7 +45,7 @@ class MemoryKv:
     def scan(self, prefix: bytes, *, before: bytes | None = None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         keys = self._keys
         if reverse:
-            at = bisect_left(keys, before if before is not None else _after(prefix))
+            at = bisect_left(keys, before if before is not None else after(prefix))
             while at > 0 and keys[at - 1].startswith(prefix):
                 key = keys[at - 1]
                 yield key, self._items[key]
@@ -75,11 +77,6 @@ class MemoryKv:
             self._undo = None
 
 
-def _after(prefix: bytes) -> bytes:
-    """The smallest key above every key with this prefix."""
-    return prefix[:-1] + bytes([prefix[-1] + 1])
-
-
 class _MemoryView(View):
     __slots__ = ("_frames",)
 
@@ -98,12 +95,15 @@ class MemoryStorage:
     """Frames in a dictionary under one lock. Every durability level is the same here: nothing survives the process."""
 
     def __init__(self, lock_timeout: float = 30.0) -> None:
-        self._lock = threading.RLock()
+        own_locks(self)
         self._timeout = lock_timeout
         self._kv = MemoryKv()
         self._frames: dict[int, tuple[bytes, bytes]] = {}
         self._last = 0
         self._closed = False
+
+    def new_locks(self) -> None:
+        self._lock = threading.RLock()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -211,12 +211,6 @@ def test_no_space_for_a_new_segment(tmp_path: Path, call: str) -> None:
     assert _reopened(tmp_path / "store") == states(calls)[-1]
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=CkptStoreError,
-    reason="the next rotation creates the same segment again over the first one, and writes through the descriptor of the file that "
-    "is gone: acknowledged records are lost",
-)
 @pytest.mark.parametrize("short", [0, 50])
 def test_no_space_for_the_first_frame_of_a_new_segment(tmp_path: Path, short: int) -> None:
     """The new segment is there and its first frame does not fit. The call is repeated in the same store."""
@@ -249,7 +243,6 @@ def test_a_call_that_fails_after_its_bytes_went_out_is_cut(running: Running, poi
     assert _reopened(path) == EXPECTED[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="the cut is not synced: after a power cut the refused call may be there")
 def test_a_call_that_was_cut_does_not_come_back_after_a_power_cut(running: Running, tmp_path: Path) -> None:
     """Its whole frame went out. The kernel may have written it before it was cut, so the cut itself has to be durable."""
     _, fs, store = running
@@ -330,7 +323,6 @@ def test_a_write_error_fails_the_call_and_keeps_the_store(running: Running) -> N
     assert _reopened(path) == after(EXPECTED[-1], MORE)
 
 
-@pytest.mark.xfail(strict=True, reason="commit lets a bare OSError through")
 def test_a_write_error_is_an_error_of_ours(running: Running) -> None:
     _, fs, store = running
     fs.fail("pwrite", EIO, path="segments/*", short=20)
@@ -349,7 +341,6 @@ def test_a_read_error_is_not_remembered(running: Running) -> None:
         run(again, MORE)
 
 
-@pytest.mark.xfail(strict=True, reason="read_frame lets a bare OSError through")
 def test_a_read_error_names_segment_and_offset(running: Running) -> None:
     path, fs, store = running
     store.close()
@@ -416,7 +407,6 @@ class _SlowHints(CrashVfs):
             assert self.go_on.wait(20)
 
 
-@pytest.mark.xfail(strict=True, reason="close does not wait for the thread that writes a hint: it goes on with closed descriptors")
 def test_nothing_touches_the_folder_after_close(tmp_path: Path) -> None:
     fs = _SlowHints(tmp_path / "store")
     with opened(tmp_path / "store", vfs=fs) as store:

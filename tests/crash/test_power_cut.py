@@ -16,17 +16,8 @@ from typing import NamedTuple
 import pytest
 
 from ckptstore import Store
-from ckptstore.errors import CorruptionError
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
 from tests.crash.programs import LEVELS, Call, Level, State, assert_prefix, opened, program, run, seen, states
-
-# Not strict: whether an image is of this kind depends on where it was taken. The test that always shows it is
-# test_torn_tail.py::test_a_store_whose_newest_segment_held_only_a_torn_tail_opens_every_time.
-reopen_after_empty_tail = pytest.mark.xfail(
-    strict=False,
-    raises=CorruptionError,
-    reason="a store whose newest segment held nothing but a torn tail opens once, and is refused at the next open",
-)
 
 
 class Cut(NamedTuple):
@@ -113,7 +104,6 @@ def _reopened(image: Image, tmp_path: Path, expected: list[State], allowed: list
         assert seen(store) in allowed
 
 
-@reopen_after_empty_tail
 def test_commit_keeps_every_acknowledged_call_whenever_the_power_goes(tmp_path: Path) -> None:
     """Every call of the seam is a moment to cut, from the creation of the store to its close; segments rotate on the way."""
     calls = program(11, 14)
@@ -133,7 +123,6 @@ def test_commit_keeps_every_acknowledged_call_whenever_the_power_goes(tmp_path: 
     assert kept
 
 
-@reopen_after_empty_tail
 @pytest.mark.parametrize("seed", range(4))
 def test_commit_at_random_moments_of_longer_programs(tmp_path: Path, seed: int) -> None:
     calls = program(100 + seed, 60)
@@ -144,7 +133,6 @@ def test_commit_at_random_moments_of_longer_programs(tmp_path: Path, seed: int) 
         _checked(cut, tmp_path, expected)
 
 
-@reopen_after_empty_tail
 def test_a_power_cut_during_recovery(tmp_path: Path) -> None:
     """The recovery itself is cut at each of its calls, and recovered from."""
     calls = program(21, 30)
@@ -155,7 +143,6 @@ def test_a_power_cut_during_recovery(tmp_path: Path) -> None:
         _checked(cut, tmp_path, expected, deep=True)
 
 
-@reopen_after_empty_tail
 @pytest.mark.parametrize("level", ["interval", "process"])
 def test_other_levels_keep_a_prefix_and_everything_before_the_last_sync(tmp_path: Path, level: Level) -> None:
     calls = program(31, 40)
@@ -213,7 +200,6 @@ def test_a_kill_is_not_a_power_cut(tmp_path: Path, level: Level) -> None:
             assert found == {}
 
 
-@pytest.mark.xfail(strict=True, reason="the entry of torn/ in the store folder is not synced before the tail is cut")
 def test_what_a_recovery_cuts_is_kept_whenever_the_power_goes(tmp_path: Path) -> None:
     """The bytes of a torn tail are in the segment or in torn/, at every moment."""
     calls = program(71, 3)

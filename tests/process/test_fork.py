@@ -27,13 +27,7 @@ def test_a_child_writes_and_reads_while_the_parent_reads(tmp_path: Path, spawn: 
     "size",
     [
         20,
-        pytest.param(
-            20_000,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="puts of large values hold a lock of their lane (`Placer.turn`), and the child inherits it locked",
-            ),
-        ),
+        20000,
     ],
 )
 def test_a_fork_in_the_middle_of_a_put_of_another_thread(tmp_path: Path, spawn: Spawn, size: int) -> None:

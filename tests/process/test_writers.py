@@ -73,11 +73,6 @@ def test_commits_are_seen_by_the_others_at_once(tmp_path: Path, spawn: Spawn) ->
         child.finish()
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a rotation whose first record did not fit leaves a segment that the next writer replaces by another of the same name, while "
-    "this process keeps the descriptor of the first one: it cannot read what others write there, and what it writes is lost",
-)
 def test_others_go_on_when_a_writer_found_no_space_in_a_new_segment(tmp_path: Path, spawn: Spawn) -> None:
     with opened(tmp_path / "store") as store:
         child = spawn("full_disk", tmp_path / "store")
@@ -93,7 +88,6 @@ def test_others_go_on_when_a_writer_found_no_space_in_a_new_segment(tmp_path: Pa
         assert ids(store, "t") == expected
 
 
-@pytest.mark.xfail(strict=True, reason="sync looks at what this process committed last, not at the end of the log")
 def test_sync_covers_what_other_processes_committed(tmp_path: Path, spawn: Spawn) -> None:
     """The last commit is the other process's; this one makes it durable."""
     with opened(tmp_path / "store", "process") as store:

@@ -24,17 +24,17 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from zlib import crc32
 
 import lmdb
 
-from ckptstore.codec.records import Encoded, pack
+from ckptstore.codec.records import Encoded, Entry, pack
 from ckptstore.errors import (
     CkptStoreError,
     CorruptionError,
     DurabilityUnknownError,
     NoSpaceError,
     StaleIndexError,
+    StorageIOError,
     StoreClosedError,
     StorePoisonedError,
 )
@@ -66,11 +66,12 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class _LocalView(View):
     """An index snapshot that reads frames from segments."""
 
-    __slots__ = ("_engine",)
+    __slots__ = ("_directories", "_engine")
 
     def __init__(self, kv: Kv, engine: Engine) -> None:
         super().__init__(kv)
         self._engine = engine
+        self._directories: dict[int, list[Entry]] = {}
 
     def frame(self, lsn: int) -> Frame:
         frame = self._engine.cache.get(lsn)
@@ -78,6 +79,14 @@ class _LocalView(View):
             frame = self._engine.read_frame(self._kv, lsn)
             self._engine.cache.put(frame)
         return frame
+
+    def entries(self, lsn: int) -> list[Entry]:
+        frame = self._engine.cache.get(lsn)
+        if frame is not None:
+            return frame.entries
+        if lsn not in self._directories:
+            self._directories[lsn] = self._engine.read_directory(self._kv, lsn)
+        return self._directories[lsn]
 
 
 class _Viewing:
@@ -117,6 +126,7 @@ class Engine:
         self._syncing = False
         self._ticker: threading.Thread | None = None
         self._stop_ticker = threading.Event()
+        self._hints: list[threading.Thread] = []
 
     # -- reading --------------------------------------------------------------------------------------------------------
 
@@ -126,22 +136,39 @@ class Engine:
         return _Viewing(self, self._index.read())
 
     def read_frame(self, kv: Kv, lsn: int) -> Frame:
+        location = self._located(kv, lsn)
+        try:
+            header, frame = self.segments.read(location)
+        except CorruptionError as error:
+            raise CorruptionError(f"LSN {lsn}: {error}") from None
+        self._check(location, header, lsn)
+        return frame
+
+    def read_directory(self, kv: Kv, lsn: int) -> list[Entry]:
+        """The directory of a frame, verified, without its bodies."""
+        location = self._located(kv, lsn)
+        try:
+            header, entries = self.segments.read_directory(location)
+        except CorruptionError as error:
+            raise CorruptionError(f"LSN {lsn}: {error}") from None
+        self._check(location, header, lsn)
+        return entries
+
+    def _located(self, kv: Kv, lsn: int) -> Location:
         location = get_location(kv, lsn)
         if location is None:
             raise CorruptionError(f"{self.layout.root}: no frame with LSN {lsn}: run `ckpt verify`")
-        try:
-            header, frame = self.segments.read(location)
-        except FileNotFoundError:
-            raise CorruptionError(f"{self.layout.segment(location.segment)} is missing; LSN {lsn} stood in it") from None
-        except CorruptionError as error:
-            raise CorruptionError(f"{self.layout.root}, LSN {lsn}: {error}") from None
-        if header.lsn != lsn:
-            self._mark_stale()
-            raise StaleIndexError(
-                f"{self.layout.root}: the index says LSN {lsn} is at segment {location.segment}, offset {location.offset}, but "
-                f"LSN {header.lsn} is there. The index was marked and is rebuilt when the store is next opened"
-            )
-        return frame
+        return location
+
+    def _check(self, location: Location, header: fmt.FrameHeader, lsn: int) -> None:
+        """Every read checks that the frame is the one it asked for: an index that lies must never give wrong data."""
+        if header.lsn == lsn:
+            return
+        self._mark_stale()
+        raise StaleIndexError(
+            f"{self.layout.root}: the index says LSN {lsn} is at segment {location.segment}, offset {location.offset}, but "
+            f"LSN {header.lsn} is there. The index was marked and is rebuilt when the store is next opened"
+        )
 
     def _mark_stale(self) -> None:
         owner = read_json(self.layout.owner)
@@ -186,6 +213,7 @@ class Engine:
     def _append(self, resolve: Resolve) -> tuple[int, int]:
         vfs = self.vfs
         written: End | None = None
+        sealed: int | None = None
         try:
             with self._index.write() as kv:
                 end = get_end(kv)
@@ -193,14 +221,16 @@ class Engine:
                 view = _LocalView(kv, self)
                 batch = list(resolve(view))
                 vfs.point("commit:resolved")
-                end = self._room(kv, end, batch)
+                if self._is_full(end, batch):
+                    sealed = end.segment
+                    end = self._rotate(end)
                 fd = self.segments.fd(end.segment)
                 if vfs.pread(fd, 1, end.tail) not in _NOTHING:
                     # A writer died between append and publish. Left in place, the end of its frame could outlive a shorter one.
                     recovery.cut(self.segments, end.segment, end.tail)
                 entries = [list(record.entry()) for record in batch]
                 bodies = b"".join([record.body for record in batch])
-                frame, crc = fmt.encode_frame(end.chain, end.next_lsn, self._page.durable, pack(entries), bodies, crc32(bodies))
+                frame, crc = fmt.encode_frame(end.chain, end.next_lsn, self._page.durable, pack(entries), bodies)
                 written = end
                 self._prefill(fd, end.segment, end.tail + len(frame))
                 vfs.pwrite(fd, frame, end.tail)
@@ -212,32 +242,36 @@ class Engine:
                 put_end(kv, after)
                 vfs.point("commit:indexed")
         except OSError as error:
-            self._take_back(written)
-            if error.errno in _NO_SPACE and not isinstance(error, CkptStoreError):
+            self._take_back(written, sealed)
+            if isinstance(error, CkptStoreError):
+                raise
+            if error.errno in _NO_SPACE:
                 raise self._no_space(error.strerror or str(error)) from None
-            raise
+            raise StorageIOError(
+                f"{self.layout.root}: a commit failed ({error}): the disk or its driver failed; nothing of this call was kept"
+            ) from error
         except BaseException:
-            self._take_back(written)
+            self._take_back(written, sealed)
             raise
         vfs.point("commit:published")
         self.cache.put(Frame(lsn, entries, bodies))
         self._published = after
         self._appended = True
+        self._sealed = sealed if sealed is not None else self._sealed
         return lsn, end.segment
 
-    def _room(self, kv: Kv, end: End, batch: list[Encoded]) -> End:
-        """Begin a new segment when this one is full. The old one is durable before the new one has a name."""
+    def _is_full(self, end: End, batch: list[Encoded]) -> bool:
         size = sum(len(record.body) for record in batch)
-        if end.tail + size <= self.options.segment_bytes or end.tail <= _SMALL_SEGMENT:
-            return end
+        return end.tail + size > self.options.segment_bytes and end.tail > _SMALL_SEGMENT
+
+    def _rotate(self, end: End) -> End:
+        """Begin a new segment. The old one is durable before the new one has a name."""
         recovery.cut(self.segments, end.segment, end.tail)
         self._fsync(end.segment)
         self._page.raise_durable(end.next_lsn - 1)
         self.vfs.point("rotate:sealed")
         header, chain, size = self.segments.create(end.segment + 1, end.next_lsn)
-        after = End(header.segment, size, end.next_lsn, chain)
-        self._sealed = end.segment
-        return after
+        return End(header.segment, size, end.next_lsn, chain)
 
     def _prefill(self, fd: int, segment: int, needed: int) -> None:
         """Extend the segment with zeros, a step at a time, before frames need the room (recovery.left_over)."""
@@ -250,14 +284,26 @@ class Engine:
                 size += len(step)
             self._extent = (segment, size)
 
-    def _take_back(self, written: End | None) -> None:
-        """Cut what a failed commit appended, so that no later reader of the log takes it for a commit."""
+    def _take_back(self, written: End | None, sealed: int | None) -> None:
+        """Cut what a failed commit appended, so that no later reader of the log takes it for a commit.
+
+        Args:
+            sealed: the segment after which the commit began a new one, which nobody knows of and nobody may keep open: the next
+                rotation, by whichever process, makes another of the same number.
+        """
+        if sealed is not None:
+            self.segments.forget(sealed + 1)
+            with contextlib.suppress(OSError):
+                self.vfs.unlink(self.layout.segment(sealed + 1))
+            return
         if written is None:
             return
         try:
             fd = self.segments.fd(written.segment)
             if self.vfs.size(fd) > written.tail:
                 self.vfs.truncate(fd, written.tail)
+                # The kernel may have written the frame already: after a power cut it would be a commit that was refused.
+                self.vfs.fdatasync(fd)
             self._extent = (0, 0)
         except OSError as error:
             self._poison(f"a failed append could not be cut: {error}")
@@ -318,8 +364,11 @@ class Engine:
             self.vfs.write_file(self.layout.poison, why.encode())
 
     def sync(self) -> None:
-        end = self._published
-        if end.segment and end.next_lsn > 1:
+        with self._index.read() as kv:
+            end = get_end(kv)
+        assert end is not None
+        if end.next_lsn > 1:
+            self._cover(end)
             self.make_durable(end.next_lsn - 1, end.segment)
 
     def wait_durable(self, lsn: int) -> None:
@@ -330,8 +379,13 @@ class Engine:
         assert end is not None
         if lsn >= end.next_lsn:
             raise ValueError(f"LSN {lsn} has not been written yet")
-        self._published = end
+        self._cover(end)
         self.make_durable(lsn, end.segment)
+
+    def _cover(self, end: End) -> None:
+        """Take note of what other processes published: an fsync covers it, too."""
+        if end.next_lsn > self._published.next_lsn:
+            self._published = end
 
     def start_ticker(self, interval: float) -> None:
         """Fsync in the background while there is something to fsync; a daemon thread, so it never keeps a process alive."""
@@ -351,7 +405,10 @@ class Engine:
         """Work that a commit leaves behind and nobody waits for: the hint of a segment that was just sealed."""
         sealed, self._sealed = self._sealed, None
         if sealed is not None:
-            threading.Thread(target=self._write_hint, args=(sealed,), name="ckptstore-hint", daemon=True).start()
+            self._hints = [thread for thread in self._hints if thread.is_alive()]
+            thread = threading.Thread(target=self._write_hint, args=(sealed,), name="ckptstore-hint", daemon=True)
+            self._hints.append(thread)
+            thread.start()
 
     def _write_hint(self, segment: int) -> None:
         try:
@@ -360,7 +417,6 @@ class Engine:
             logger.info("%s: no hint for segment %d: %s", self.layout.root, segment, error)
 
     def stats(self) -> StorageStats:
-        sizes = [self.vfs.size(self.segments.fd(number)) for number in self.segments.numbers()]
         dead = 0
         with self._index.read() as kv:
             for lsn in View(kv).dead():
@@ -368,8 +424,11 @@ class Engine:
                 dead += 0 if location is None else location.length
             end = get_end(kv)
         assert end is not None
+        # The active segment is longer than its frames: prefill is no log.
+        sizes = [self.vfs.size(self.segments.fd(number)) for number in self.segments.numbers() if number < end.segment]
         index = sum(path.stat().st_blocks * 512 for path in self.layout.index.rglob("*") if path.is_file())
-        return StorageStats(len(sizes), sum(sizes), dead, index, end.next_lsn - 1, end.next_lsn - 1, self._page.durable)
+        last = end.next_lsn - 1
+        return StorageStats(len(sizes) + 1, sum(sizes) + end.tail, dead, index, last, last, self._page.durable)
 
     def close(self) -> None:
         """Leave; the last one out makes the index durable and writes CLEAN."""
@@ -379,6 +438,8 @@ class Engine:
         self._stop_ticker.set()
         if self._ticker is not None and self._ticker is not threading.current_thread():
             self._ticker.join(timeout=5)
+        for thread in self._hints:
+            thread.join(timeout=5)
         if self._private is None and self._appended and not self._page.poisoned:
             with contextlib.suppress(CkptStoreError, OSError):
                 self._seal()

@@ -18,21 +18,23 @@ Segment header, 76 bytes and 8 for each replaced segment:
     72 8*n ids of the segments that this one replaces
     .   4  CRC-32 of all bytes before
 
-Frame, 40 bytes and the payload:
+Frame, 44 bytes, a directory and bodies:
 
     0   3  sync mark C4 4B 46    lets salvage find frames again; never trusted alone
     3   1  flags                 0 in format 1
-    4   4  header CRC-32         of bytes 0 to 3, then 8 to 39
+    4   4  header CRC-32         of bytes 0 to 3, then 8 to 43
     8   4  chain                 header CRC of the frame before in this segment; the salt in the first
-    12  4  payload length
-    16  4  payload CRC-32        over bodies, then directory
-    20  4  directory length
-    24  8  LSN                   one more than the frame before
-    32  8  durable LSN           highest LSN known to be fsynced when this frame was written
-    40     directory (msgpack, codec/records.py), then the bodies of its records in the same order
+    12  4  directory length
+    16  4  directory CRC-32
+    20  4  length of the bodies
+    24  4  CRC-32 of the bodies
+    28  8  LSN                   one more than the frame before
+    36  8  durable LSN           highest LSN known to be fsynced when this frame was written
+    44     directory (msgpack, codec/records.py), then the bodies of its records in the same order
 
 The chain makes a reordered, repeated or left-over frame invalid even when its own checksum holds. The header checksum proves the
-lengths before they are used. Since a frame carries the chain value it was sealed with, a single frame can be checked on its own.
+lengths before they are used. Since a frame carries the chain value it was sealed with, a single frame can be checked on its own, and
+since directory and bodies have checksums of their own, keys and references can be read without the values.
 """
 
 from __future__ import annotations
@@ -53,12 +55,10 @@ _SEGMENT = struct.Struct("<8sHHIQ16s8sQQII")
 _CRC = struct.Struct("<I")
 
 MARK = b"\xc4KF"
-_FRAME = struct.Struct("<3sB5IQQ")
-_FRAME_TAIL = struct.Struct("<4IQQ")
-FRAME_HEADER = 40
+_FRAME = struct.Struct("<3sB6IQQ")
+_FRAME_TAIL = struct.Struct("<5IQQ")
+FRAME_HEADER = 44
 _PREFIX_CRC = crc32(MARK + b"\0")
-
-MAX_PAYLOAD = (1 << 32) - 1
 
 
 class SegmentHeader(NamedTuple):
@@ -133,65 +133,68 @@ class FrameHeader(NamedTuple):
 
     crc: int
     chain: int
-    payload: int
-    payload_crc: int
     directory: int
+    directory_crc: int
+    bodies: int
+    bodies_crc: int
     lsn: int
     durable: int
 
     @property
     def size(self) -> int:
         """Bytes of the whole frame."""
-        return FRAME_HEADER + self.payload
+        return FRAME_HEADER + self.directory + self.bodies
 
 
-def encode_frame(chain: int, lsn: int, durable: int, directory: bytes, bodies: bytes, bodies_crc: int) -> tuple[bytes, int]:
+def encode_frame(chain: int, lsn: int, durable: int, directory: bytes, bodies: bytes) -> tuple[bytes, int]:
     """Seal a frame.
 
     Args:
         chain: header CRC of the frame before in this segment, or the segment's salt.
-        bodies_crc: CRC-32 of `bodies`, computed by the caller outside the commit lock.
 
     Returns:
         The frame's bytes and its header CRC, which is the chain value of the next one.
     """
-    length = len(directory) + len(bodies)
-    tail = _FRAME_TAIL.pack(chain, length, crc32(directory, bodies_crc), len(directory), lsn, durable)
+    tail = _FRAME_TAIL.pack(chain, len(directory), crc32(directory), len(bodies), crc32(bodies), lsn, durable)
     crc = crc32(tail, _PREFIX_CRC)
     return b"".join((MARK, b"\0", _CRC.pack(crc), tail, directory, bodies)), crc
 
 
 def decode_frame_header(data: bytes) -> FrameHeader | None:
-    """The frame header at the start of `data`, or None where these 40 bytes are not one."""
+    """The frame header at the start of `data`, or None where these bytes are not one."""
     if len(data) < FRAME_HEADER or data[:4] != MARK + b"\0":
         return None
-    _, _, crc, chain, payload, payload_crc, directory, lsn, durable = _FRAME.unpack_from(data)
-    if crc32(data[8:FRAME_HEADER], _PREFIX_CRC) != crc or directory > payload:
+    _, _, crc, *fields = _FRAME.unpack_from(data)
+    if crc32(data[8:FRAME_HEADER], _PREFIX_CRC) != crc:
         return None
-    return FrameHeader(crc, chain, payload, payload_crc, directory, lsn, durable)
+    return FrameHeader(crc, *fields)
 
 
-def payload_matches(header: FrameHeader, payload: bytes) -> bool:
-    """Whether the payload is whole and matches its checksum."""
-    if len(payload) != header.payload:
-        return False
-    directory, bodies = payload[: header.directory], payload[header.directory :]
-    return crc32(directory, crc32(bodies)) == header.payload_crc
+def frame_is_whole(header: FrameHeader, data: bytes) -> bool:
+    """Whether directory and bodies stand behind the header in `data`, and match their checksums."""
+    middle = FRAME_HEADER + header.directory
+    return (
+        len(data) == header.size
+        and crc32(data[FRAME_HEADER:middle]) == header.directory_crc
+        and crc32(data[middle:]) == header.bodies_crc
+    )
 
 
-def decode_directory(header: FrameHeader, payload: bytes) -> list[Entry]:
-    """The directory of a payload that matches its checksum.
+def decode_directory(header: FrameHeader, directory: bytes) -> list[Entry]:
+    """The directory of a frame, verified.
 
     Raises:
-        CorruptionError: the bytes are whole but not a directory: another program wrote them.
+        CorruptionError: it does not match its checksum, or is no directory: another program wrote it.
     """
+    if len(directory) != header.directory or crc32(directory) != header.directory_crc:
+        raise CorruptionError(f"the directory of LSN {header.lsn} does not match its checksum")
     try:
-        entries = unpack(payload[: header.directory]) if header.directory else []
+        entries = unpack(directory) if directory else []
         bodies = sum(entry[2] for entry in entries)
     except Exception as error:
-        raise CorruptionError(f"the directory at LSN {header.lsn} does not decode: {error}") from None
-    if bodies != header.payload - header.directory:
-        raise CorruptionError(f"the directory at LSN {header.lsn} does not add up to its payload")
+        raise CorruptionError(f"the directory of LSN {header.lsn} does not decode: {error}") from None
+    if bodies != header.bodies:
+        raise CorruptionError(f"the directory of LSN {header.lsn} does not add up to its bodies")
     return list(entries)
 
 
@@ -199,12 +202,14 @@ def decode_frame(data: bytes) -> tuple[FrameHeader, Frame]:
     """Verify and decode one whole frame.
 
     Raises:
-        CorruptionError: header or payload does not match its checksum.
+        CorruptionError: header, directory or bodies do not match their checksums.
     """
     header = decode_frame_header(data)
     if header is None:
         raise CorruptionError("the frame header does not match its checksum")
-    payload = data[FRAME_HEADER:]
-    if not payload_matches(header, payload):
-        raise CorruptionError(f"the payload of LSN {header.lsn} does not match its checksum")
-    return header, Frame(header.lsn, decode_directory(header, payload), payload[header.directory :])
+    middle = FRAME_HEADER + header.directory
+    entries = decode_directory(header, data[FRAME_HEADER:middle])
+    bodies = data[middle:]
+    if len(bodies) != header.bodies or crc32(bodies) != header.bodies_crc:
+        raise CorruptionError(f"the bodies of LSN {header.lsn} do not match their checksum")
+    return header, Frame(header.lsn, entries, bodies)

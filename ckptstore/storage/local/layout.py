@@ -32,7 +32,7 @@ KNOWN_FEATURES: dict[str, frozenset[str]] = {
 }
 
 _NETWORK = frozenset(
-    "nfs nfs4 cifs smb3 smbfs 9p ceph glusterfs lustre afs beegfs fuse.sshfs fuse.glusterfs fuse.s3fs".split()  # noqa: SIM905
+    "nfs nfs4 cifs smb3 smbfs 9p ceph glusterfs lustre afs beegfs fuse.sshfs fuse.glusterfs fuse.s3fs fuse.rclone".split()  # noqa: SIM905
 )
 
 

@@ -13,6 +13,7 @@ does not say who holds it. The same file is a page of memory that all processes 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -34,7 +35,9 @@ class FolderLock:
     def __init__(self, path: Path, *, create: bool) -> None:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
-        except PermissionError:
+        except OSError as error:
+            if create or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a read-only medium: flock works all the same
         self._path = path
 

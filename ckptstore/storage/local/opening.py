@@ -116,7 +116,11 @@ class _Opening:
 
     def _create_folder(self) -> None:
         root, layout = self.layout.root, self.layout
-        if root.exists() and not root.is_dir():
+        try:
+            there = root.exists()
+        except OSError as error:  # a name that is too long
+            raise NotWritableError(f"{root}: {error.strerror}") from None
+        if there and not root.is_dir():
             raise NotAStoreError(f"{root} is a file; a store is a folder: choose another path")
         if layout.store.exists():
             return
@@ -173,7 +177,7 @@ class _Opening:
             self._open_private()
             return
         layout.index.mkdir(exist_ok=True)
-        headers, durable = recovery.sweep(self.segments)
+        headers = recovery.sweep(self.segments)
         if not headers:
             raise CorruptionError(f"{layout.segments} holds no segment, but STORE exists: restore a backup")
         poisoned = vfs.exists(layout.poison)
@@ -181,7 +185,13 @@ class _Opening:
         if not poisoned:
             end = self._trusted_end(headers)
         if end is None:
-            end = self._rebuild(headers, poisoned, durable)
+            try:
+                end = self._rebuild(headers, poisoned)
+            except CorruptionError:
+                if not self.options.read_only:
+                    raise
+                self._open_private()
+                return
         if not self.options.read_only:
             recovery.cut(self.segments, end.segment, end.tail)
         # After a kill the page cache still holds everything: one fsync makes it durable and lets the watermark say so.
@@ -204,8 +214,8 @@ class _Opening:
         layout, vfs = self.layout, self.vfs
         for name in vfs.listdir(layout.segments):
             path = layout.segments / name
-            if name.endswith(".seg") and path.stat().st_size > 4096:
-                raise CorruptionError(f"{layout.root} holds segments but no STORE file: restore it from a backup")
+            if name.endswith(".seg") and _holds_frames(vfs.read_file(path)):
+                raise CorruptionError(f"{layout.root} holds records but no STORE file: restore it from a backup")
             vfs.unlink(path)
         identity = new_identity()
         vfs.mkdir(layout.segments)
@@ -224,19 +234,14 @@ class _Opening:
     def _trusted_end(self, headers: list[fmt.SegmentHeader]) -> End | None:
         """Open the index if evidence outside it says that it may be opened; return the log's end it names."""
         owner = read_json(self.layout.owner)
-        if owner is None or owner.get("kind") != LmdbIndex.kind or owner.get("version") != LmdbIndex.version:
+        if owner is None or owner.get("kind") != LmdbIndex.kind or owner.get("version") != LmdbIndex.version or owner.get("stale"):
             return None
         folder = self.layout.epoch(int(owner.get("epoch", 0)))
         try:
             data = (folder / "data.mdb").stat()
         except OSError:
             return None
-        same_boot = (
-            boot_id() is not None
-            and owner.get("boot") == boot_id()
-            and [data.st_dev, data.st_ino] == owner.get("file")
-            and not owner.get("stale")
-        )
+        same_boot = boot_id() is not None and owner.get("boot") == boot_id() and [data.st_dev, data.st_ino] == owner.get("file")
         clean = read_json(self.layout.clean)
         tidy = clean is not None and clean.get("uuid") == self.identity.uuid.hex() and clean.get("epoch") == owner.get("epoch")
         if not same_boot and not tidy:
@@ -247,7 +252,9 @@ class _Opening:
         if end is None or (tidy and clean is not None and not same_boot and clean.get("end") != list(end)):
             self._index.close()
             return None
-        newest = max(header.segment for header in headers)
+        if end.segment < headers[-1].segment:
+            recovery.drop_begun_in_vain(self.segments, headers)
+        newest = headers[-1].segment
         if end.segment != newest:
             self._index.close()
             if end.segment > newest:
@@ -265,7 +272,7 @@ class _Opening:
             )
         return end
 
-    def _rebuild(self, headers: list[fmt.SegmentHeader], poisoned: bool, durable: int) -> End:
+    def _rebuild(self, headers: list[fmt.SegmentHeader], poisoned: bool) -> End:
         """Build a new index epoch from the log; after a failed fsync, write the doubtful segment anew first."""
         vfs, layout = self.vfs, self.layout
         layout.index.mkdir(exist_ok=True)
@@ -278,7 +285,7 @@ class _Opening:
             shutil.rmtree(layout.epoch(number), ignore_errors=True)
         self._index = LmdbIndex(layout.epoch(self._epoch), forked=self._forked)
         started = time.monotonic()
-        end = fill(self._index, self.segments, headers, durable)
+        end = fill(self._index, self.segments, headers, recovery.drop_begun_in_vain(self.segments, headers))
         if clean.get("uuid") == self.identity.uuid.hex():
             segment, tail, next_lsn, _ = clean["end"]
             if next_lsn > end.next_lsn:
@@ -367,14 +374,17 @@ class _Opening:
         return True
 
     def _open_private(self) -> None:
-        """Read-only on a medium that cannot be written: an index of our own, in a temporary folder, as of now."""
+        """Read-only where the store's own index cannot be had: a medium that cannot be written, or a damaged log.
+
+        The index stands in a temporary folder and shows the log as of now, up to the first damage.
+        """
         headers = sorted((self.segments.header(n) for n in self.segments.numbers()), key=lambda header: header.base_lsn)
         replaced = {old for header in headers for old in header.replaces}
         headers = [header for header in headers if header.segment not in replaced]
         self._private = Path(tempfile.mkdtemp(prefix="ckptstore-"))
         self._epoch = 0
         self._index = LmdbIndex(self._private, forked=self._forked)
-        self._published = fill(self._index, self.segments, headers, 0)
+        self._published = fill(self._index, self.segments, headers, 0, prefix=True)
         self._page = SharedPage(self._private / "SHARED")
         self._page.start(0)
 
@@ -384,3 +394,12 @@ class _Opening:
                 return get_end(kv)
         except lmdb.Error:
             return None
+
+
+def _holds_frames(segment: bytes) -> bool:
+    """Whether anything stands behind the header of a segment; what has no header counts as something, too."""
+    try:
+        header = fmt.decode_segment_header(segment)
+    except (CorruptionError, FormatVersionError):
+        return bool(segment.strip(b"\0"))
+    return bool(segment[header.length :].strip(b"\0"))

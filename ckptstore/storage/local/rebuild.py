@@ -17,11 +17,12 @@ from ckptstore.storage.local.segment import Found, Location, Segments
 _CHUNK = 5000
 
 
-def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], known_durable: int) -> End:
+def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], known_durable: int, *, prefix: bool = False) -> End:
     """Apply every frame of the log in LSN order and record where the log ends.
 
     Args:
-        known_durable: LSN known to have been made durable (recovery.sweep).
+        known_durable: LSN known to have been made durable (recovery.drop_begun_in_vain).
+        prefix: stop at damage instead of refusing it (recovery.replay).
 
     Raises:
         CorruptionError: damage; the index is then of no use.
@@ -60,7 +61,7 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
             visit(item.lsn, Location(header.segment, item.offset, item.length), item.entries)
         expected = following.base_lsn
         hinted += 1
-    end = replay(segments, headers[hinted:], visit_found, expected, known_durable)
+    end = replay(segments, headers[hinted:], visit_found, expected, known_durable, prefix=prefix)
     flush(end)
     return end
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
-from zlib import crc32
 
 from ckptstore.errors import CorruptionError
 from ckptstore.storage.local import format as fmt
@@ -32,34 +31,47 @@ class End(NamedTuple):
     chain: int
 
 
-def sweep(segments: Segments) -> tuple[list[fmt.SegmentHeader], int]:
-    """Check all segment headers; delete temporary files, replaced segments and a segment that was begun in vain.
+def sweep(segments: Segments) -> list[fmt.SegmentHeader]:
+    """Check all segment headers; delete temporary files and replaced segments; return headers in LSN order.
 
-    Deleting is safe at any time: a segment that lists others is complete and durable before it gets its name, and a writer killed
-    between creating a segment and publishing its first frame leaves an empty one that the next writer may have passed over.
-
-    Returns:
-        The headers in LSN order, and an LSN up to which everything was durable when the empty segment was created.
+    Deleting is safe at any time: a segment that lists others is complete and durable before it gets its name.
     """
     vfs, layout = segments.vfs, segments.layout
     for name in vfs.listdir(layout.segments):
         if name.endswith(".tmp"):
             vfs.unlink(layout.segments / name)
     headers = {number: segments.header(number) for number in segments.numbers()}
-    gone = {old for header in headers.values() for old in header.replaces} & headers.keys()
-    durable, last = 0, max(headers, default=0)
-    if len(headers) - len(gone) > 1 and not left_over(segments, last, headers[last].length):
-        durable = headers[last].base_lsn - 1
-        gone.add(last)
-    for number in sorted(gone):
-        segments.forget(number)
-        vfs.unlink(layout.segment(number))
-        if vfs.exists(layout.hint(number)):
-            vfs.unlink(layout.hint(number))
+    replaced = {old for header in headers.values() for old in header.replaces} & headers.keys()
+    for number in sorted(replaced):
+        _delete(segments, number)
         del headers[number]
-    if gone:
+    if replaced:
         vfs.sync_folder(layout.segments)
-    return sorted(headers.values(), key=lambda header: header.base_lsn), durable
+    return sorted(headers.values(), key=lambda header: header.base_lsn)
+
+
+def drop_begun_in_vain(segments: Segments, headers: list[fmt.SegmentHeader]) -> int:
+    """Delete a last segment without frames; return an LSN up to which everything is then known to have been durable.
+
+    A writer that fails or dies between creating a segment and publishing its first frame leaves an empty one, and the next writer may
+    have gone on in the one before. That one was fsynced before the empty one got its name.
+    """
+    if len(headers) < 2:
+        return 0
+    last = headers[-1]
+    if left_over(segments, last.segment, last.length):
+        return 0
+    headers.pop()
+    _delete(segments, last.segment)
+    segments.vfs.sync_folder(segments.layout.segments)
+    return last.base_lsn - 1
+
+
+def _delete(segments: Segments, number: int) -> None:
+    segments.forget(number)
+    segments.vfs.unlink(segments.layout.segment(number))
+    if segments.vfs.exists(segments.layout.hint(number)):
+        segments.vfs.unlink(segments.layout.hint(number))
 
 
 def replay(
@@ -68,12 +80,15 @@ def replay(
     visit: Callable[[Found], None],
     expected: int = 1,
     known_durable: int = 0,
+    *,
+    prefix: bool = False,
 ) -> End:
     """Visit every good frame in LSN order and find the end of the log.
 
     Args:
         expected: LSN at which these segments begin; those before were replayed from hints.
         known_durable: LSN known from elsewhere to have been made durable.
+        prefix: stop at damage instead of refusing it; only for reading, since nothing may ever be appended there.
 
     Returns:
         The end of the log; what stands behind it in the last segment is a torn tail, not yet cut.
@@ -99,7 +114,13 @@ def replay(
         end = End(header.segment, offset, expected, chain)
         last = index == len(headers) - 1
         if left_over(segments, header.segment, offset) or (last and durable >= expected):
-            _judge(segments, header.segment, offset, expected, durable, last)
+            try:
+                _judge(segments, header.segment, offset, expected, durable, last)
+            except CorruptionError as error:
+                if not prefix:
+                    raise
+                logger.error("%s Reading the log up to there", error)
+                return end
     return end
 
 
@@ -126,7 +147,7 @@ def _plausible_after(segments: Segments, segment: int, offset: int) -> Iterator[
     at = rest.find(fmt.MARK, 1)
     while at >= 0:
         header = fmt.decode_frame_header(rest[at : at + fmt.FRAME_HEADER])
-        if header is not None and fmt.payload_matches(header, rest[at + fmt.FRAME_HEADER : at + header.size]):
+        if header is not None and fmt.frame_is_whole(header, rest[at : at + header.size]):
             yield header
         at = rest.find(fmt.MARK, at + 1)
 
@@ -151,6 +172,7 @@ def cut(segments: Segments, segment: int, tail: int) -> int:
     extra = left_over(segments, segment, tail)
     if extra:
         vfs.mkdir(layout.torn)
+        vfs.sync_folder(layout.root)
         kept = layout.torn / f"{segment:020d}-{tail}"
         vfs.write_file(kept, extra)
         vfs.point("torn:kept")
@@ -181,7 +203,7 @@ def rewrite_last(segments: Segments, headers: list[fmt.SegmentHeader], end: End)
         chain, frames = salt, []
         for header, payload in pieces:
             directory, bodies = payload[: header.directory], payload[header.directory :]
-            data, chain = fmt.encode_frame(chain, header.lsn, header.durable, directory, bodies, crc32(bodies))
+            data, chain = fmt.encode_frame(chain, header.lsn, header.durable, directory, bodies)
             frames.append(data)
         return b"".join(frames), chain
 

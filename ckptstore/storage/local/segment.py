@@ -7,13 +7,15 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from ckptstore.errors import CorruptionError, ForeignSegmentError, FormatVersionError, TimelineError
+from ckptstore.codec.records import Entry
+from ckptstore.errors import CorruptionError, ForeignSegmentError, FormatVersionError, StorageIOError, TimelineError
 from ckptstore.storage import Frame
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.layout import Identity, Layout, now_ms
 from ckptstore.storage.local.vfs import Vfs
 
 _BLOCK = 1 << 20
+_DIRECTORY = 512  # most directories fit: one read
 
 
 class Location(NamedTuple):
@@ -80,6 +82,8 @@ class Segments:
         Returns:
             The header, the chain value for the next frame, and the size in bytes.
         """
+        # A file of this number may stand there, begun in vain; the rename replaces it, and a descriptor would still lead to it.
+        self.forget(number)
         salt = int.from_bytes(os.urandom(4), "little")
         header = fmt.SegmentHeader(number, self._identity.uuid, self._identity.timeline, base_lsn, now_ms(), salt, replaces)
         frames, chain = (b"", salt) if seal is None else seal(salt)
@@ -126,14 +130,45 @@ class Segments:
         Raises:
             CorruptionError: names segment, offset and what does not match.
         """
-        data = self.vfs.pread(self.fd(location.segment), location.length, location.offset)
         try:
-            return fmt.decode_frame(data)
+            return fmt.decode_frame(self._pread(location, location.length))
         except CorruptionError as error:
-            raise CorruptionError(
-                f"segment {location.segment}, offset {location.offset}: {error}. The bytes on disk are damaged: other records "
-                "stay readable; run `ckpt verify`"
-            ) from None
+            raise self._damaged(location, error) from None
+
+    def read_directory(self, location: Location) -> tuple[fmt.FrameHeader, list[Entry]]:
+        """Header and directory of one frame, verified; its bodies are neither read nor checked.
+
+        Raises:
+            CorruptionError: names segment, offset and what does not match.
+        """
+        data = self._pread(location, min(location.length, _DIRECTORY))
+        try:
+            header = fmt.decode_frame_header(data)
+            if header is None:
+                raise CorruptionError("the frame header does not match its checksum")
+            end = fmt.FRAME_HEADER + header.directory
+            if end > len(data):
+                data = self._pread(location, min(location.length, end))
+            return header, fmt.decode_directory(header, data[fmt.FRAME_HEADER : end])
+        except CorruptionError as error:
+            raise self._damaged(location, error) from None
+
+    def _pread(self, location: Location, length: int) -> bytes:
+        try:
+            return self.vfs.pread(self.fd(location.segment), length, location.offset)
+        except FileNotFoundError:
+            raise CorruptionError(f"{self.layout.segment(location.segment)} is missing: restore it or a backup") from None
+        except OSError as error:
+            raise StorageIOError(
+                f"segment {location.segment}, offset {location.offset}: {error}: the disk or its driver failed; nothing was changed"
+            ) from error
+
+    @staticmethod
+    def _damaged(location: Location, error: CorruptionError) -> CorruptionError:
+        return CorruptionError(
+            f"segment {location.segment}, offset {location.offset}: {error}. The bytes on disk are damaged: other records stay "
+            "readable; run `ckpt verify`"
+        )
 
     def scan(self, segment: int, offset: int, chain: int) -> Iterator[Found]:
         """Good frames in order, from a frame boundary; ends silently at the first bytes that are not the next frame."""
@@ -150,16 +185,15 @@ class Segments:
                 if offset + header.size > self.vfs.size(fd):
                     return
                 window, start, at = self.vfs.pread(fd, max(header.size, _BLOCK), offset), offset, 0
-            payload = window[at + fmt.FRAME_HEADER : at + header.size]
-            if not fmt.payload_matches(header, payload):
+            data = window[at : at + header.size]
+            if not fmt.frame_is_whole(header, data):
                 return
-            frame = Frame(header.lsn, fmt.decode_directory(header, payload), payload[header.directory :])
-            yield Found(Location(segment, offset, header.size), header, frame)
+            yield Found(Location(segment, offset, header.size), header, fmt.decode_frame(data)[1])
             offset += header.size
             chain = header.crc
 
     def forget(self, segment: int) -> None:
-        """Close the descriptor of a segment that is about to be deleted; only whoever is alone."""
+        """Close the descriptor of a segment that nobody reads: one about to be deleted by whoever is alone, or begun in vain."""
         fd = self._fds.pop(segment, None)
         if fd is not None:
             self.vfs.close(fd)

@@ -8,16 +8,12 @@ parent's previous child decides, and where that window may hold unused batches, 
 from __future__ import annotations
 
 import os
-import threading
 import uuid
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ckptstore import Consumed, Origin, Source
-from ckptstore.codec.names import task_hash
-from ckptstore.lineage.ownership import Edge, LateRule, Rule, by_token
-from ckptstore.storage.catalog import CheckpointEntry, WritesEntry
+from ckptstore.ownership import CheckpointEntry, Edge, LateRule, Rule, by_token
 
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
 
@@ -35,28 +31,22 @@ _ALLOWED = {
 
 class Writers:
     """Tokens by identity of the metadata object. Bounded: an object is kept alive while it stands here, so that its identity is its
-    own, and the oldest give way."""
+    own, and the oldest give way. Each step on the dictionary is atomic, so there is no lock that a fork could leave locked."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[int, tuple[object, bytes]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: dict[int, tuple[object, bytes]] = {}
 
     def token(self, config: Mapping[str, Any]) -> bytes:
         """The token of the run that this config belongs to; empty when it carries no metadata."""
         metadata = config.get("metadata")
         if metadata is None:
             return b""
-        key = id(metadata)
-        with self._lock:
-            known = self._known.get(key)
-            if known is None:
-                known = (metadata, os.urandom(_TOKEN_BYTES))
-                self._known[key] = known
-                if len(self._known) > _WRITERS:
-                    self._known.popitem(last=False)
-            else:
-                self._known.move_to_end(key)
-            return known[1]
+        known = self._known.get(id(metadata))
+        if known is None:
+            known = self._known.setdefault(id(metadata), (metadata, os.urandom(_TOKEN_BYTES)))
+            while len(self._known) > _WRITERS:
+                self._known.pop(next(iter(self._known)), None)
+        return known[1]
 
 
 def source_of(metadata: Mapping[str, Any]) -> Source:
@@ -111,6 +101,3 @@ def late(token: bytes, origin: Origin) -> LateRule:
         return None
 
     return decide
-
-
-__all__ = ["Writers", "WritesEntry", "late", "origin_of", "rule", "source_of", "task_hash"]

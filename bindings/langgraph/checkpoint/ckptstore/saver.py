@@ -24,12 +24,13 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     get_checkpoint_metadata,
 )
+from langgraph.checkpoint.ckptstore import checks
 from langgraph.checkpoint.ckptstore.attribution import Writers, late, origin_of, rule, source_of
 from langgraph.checkpoint.ckptstore.serialization import encode, stamp_message_ids, unwrapped
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import ckptstore
-from ckptstore import LaneName, Store, StoredCheckpoint
+from ckptstore import Store, StoredCheckpoint
 from ckptstore.errors import InvalidArgumentError, MissingConfigError
 from ckptstore.options import Durability, Mode
 
@@ -80,8 +81,9 @@ class CkptSaver(BaseCheckpointSaver[str]):
             InvalidArgumentError: names the argument, its value and the range.
             what `ckptstore.open` raises.
         """
-        if isinstance(drop_metadata, str) or not all(isinstance(pattern, str) for pattern in drop_metadata):
-            raise InvalidArgumentError(f"drop_metadata={drop_metadata!r}: a sequence of shell patterns is needed")
+        checks.strings("drop_metadata", drop_metadata, "a sequence of shell patterns")
+        if serde is not None and not (hasattr(serde, "dumps_typed") or hasattr(serde, "dumps")):
+            raise InvalidArgumentError(f"serde={serde!r}: a LangGraph serializer is needed")
         for name, value in (("expect_head", expect_head), ("message_ids", message_ids)):
             if not isinstance(value, bool):
                 raise InvalidArgumentError(f"{name}={value!r}: True or False is needed")
@@ -156,10 +158,9 @@ class CkptSaver(BaseCheckpointSaver[str]):
         Raises:
             ThreadDeletedError, ConflictError, SerializationError, ValueTooLargeError and the storage errors.
         """
-        lane, thread_id = _lane(config)
-        id = checkpoint.get("id")
-        if not isinstance(id, str) or not id:
-            raise InvalidArgumentError(f"checkpoint['id']={id!r}: a non-empty string is needed")
+        lane, thread_id = checks.lane(config)
+        checks.draft(checkpoint, metadata, new_versions)
+        id = checkpoint["id"]
         token = self._writers.token(config)
         source = source_of(metadata)
         merged = cast(dict[str, Any], get_checkpoint_metadata(config, metadata))
@@ -170,7 +171,7 @@ class CkptSaver(BaseCheckpointSaver[str]):
         self._store.put_checkpoint(
             lane,
             id,
-            _checkpoint_id(config),
+            checks.checkpoint_id(config),
             skeleton={key: value for key, value in checkpoint.items() if key not in _BESIDE_SKELETON},
             metadata=merged,
             versions=versions,
@@ -191,12 +192,11 @@ class CkptSaver(BaseCheckpointSaver[str]):
         Raises:
             ThreadDeletedError, SerializationError, ValueTooLargeError and the storage errors.
         """
-        lane, _ = _lane(config)
-        target = _checkpoint_id(config)
+        lane, _ = checks.lane(config)
+        target = checks.checkpoint_id(config)
         if target is None:
             raise MissingConfigError("config['configurable']['checkpoint_id'] is missing: writes belong to a checkpoint")
-        if not isinstance(task_id, str):
-            raise InvalidArgumentError(f"task_id={task_id!r}: a string is needed")
+        checks.batch(writes, task_id, task_path)
         if self._message_ids:
             for _, value in writes:
                 stamp_message_ids(value)
@@ -231,10 +231,10 @@ class CkptSaver(BaseCheckpointSaver[str]):
         Raises:
             CorruptionError: names the checkpoint and what is damaged.
         """
-        lane, thread_id = _lane(config)
+        lane, thread_id = checks.lane(config)
         if config["configurable"].get("checkpoint_ns", "") is None:
             return None
-        stored = self._store.get(lane, _checkpoint_id(config))
+        stored = self._store.get(lane, checks.checkpoint_id(config))
         return None if stored is None else self._tuple(stored, thread_id)
 
     def list(
@@ -263,10 +263,11 @@ class CkptSaver(BaseCheckpointSaver[str]):
         Raises:
             CheckpointLineageIntegrityError: something of the history is known to be lost.
         """
-        lane, _ = _lane(config)
+        lane, _ = checks.lane(config)
+        checks.strings("channels", channels, "a sequence of channel names")
         if not channels:
             return {}
-        found = self._store.history(lane, _checkpoint_id(config), channels)
+        found = self._store.history(lane, checks.checkpoint_id(config), channels)
         loads = self.serde.loads_typed
         result: dict[str, Any] = {}
         for channel, history in found.items():
@@ -297,12 +298,11 @@ class CkptSaver(BaseCheckpointSaver[str]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete a thread with all namespaces. Calls of a run that is still going are refused from here on."""
-        self._store.delete(str(thread_id))
+        self._store.delete(checks.thread("thread_id", thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata names one of these runs; what others need of them is kept."""
-        _refuse_string("run_ids", run_ids)
-        self._store.delete_for_runs([str(run) for run in run_ids])
+        self._store.delete_for_runs(checks.ids("run_ids", run_ids))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread by reference: same ids, same order. An unknown source copies nothing.
@@ -310,7 +310,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
         Raises:
             ThreadExistsError: the target holds records.
         """
-        self._store.copy(str(source_thread_id), str(target_thread_id))
+        source = checks.thread("source_thread_id", source_thread_id)
+        self._store.copy(source, checks.thread("target_thread_id", target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the head of each namespace (`keep_latest`), or nothing (`delete`), of the given threads.
@@ -320,14 +321,14 @@ class CkptSaver(BaseCheckpointSaver[str]):
         Raises:
             TypeError: a bare string instead of a sequence. ValueError: another strategy.
         """
-        _refuse_string("thread_ids", thread_ids)
+        threads = checks.ids("thread_ids", thread_ids)
         if strategy not in ("keep_latest", "delete"):
             raise InvalidArgumentError(f"strategy={strategy!r}: 'keep_latest' or 'delete' is needed")
-        for thread in thread_ids:
+        for thread in threads:
             if strategy == "delete":
-                self._store.delete(str(thread))
+                self._store.delete(thread)
             else:
-                self._store.prune(str(thread))
+                self._store.prune(thread)
 
     def get_next_version(self, current: str | int | float | None, channel: None) -> str:
         """A version above `current` and unique to its branch: two children of one parent never share one."""
@@ -404,7 +405,8 @@ class _Tuples(Iterator[CheckpointTuple]):
         before: RunnableConfig | None,
         limit: int | None,
     ) -> None:
-        configurable: Mapping[str, Any] = config.get("configurable", {}) if config else {}
+        checks.listing(filter, limit)
+        configurable = checks.configurable("config", config) if config is not None else {}
         self._saver = saver
         self._left = limit
         self._thread_id = configurable.get("thread_id")
@@ -417,8 +419,8 @@ class _Tuples(Iterator[CheckpointTuple]):
         self._stored = saver._store.list(
             thread,
             configurable.get("checkpoint_ns"),
-            configurable.get("checkpoint_id") or None,
-            before=(_checkpoint_id(before) if before else None),
+            checks.checkpoint_id(config) if config is not None else None,
+            before=None if before is None else checks.checkpoint_id(before, "before"),
             accept=accept if filter else None,
         )
 
@@ -453,27 +455,5 @@ class _AsyncTuples(AsyncIterator[CheckpointTuple]):
         self._tuples = iter(())
 
 
-def _lane(config: RunnableConfig) -> tuple[LaneName, Any]:
-    """The lane a config names, and the thread id as the caller gave it."""
-    configurable = config.get("configurable") or {}
-    thread_id = configurable.get("thread_id")
-    if thread_id is None:
-        raise MissingConfigError("config['configurable']['thread_id'] is missing: every call belongs to a thread")
-    return LaneName(str(thread_id), configurable.get("checkpoint_ns") or ""), thread_id
-
-
-def _checkpoint_id(config: RunnableConfig) -> str | None:
-    """The id a config names; None, missing and '' all mean none."""
-    id = (config.get("configurable") or {}).get("checkpoint_id")
-    if id is not None and not isinstance(id, str):
-        raise InvalidArgumentError(f"config['configurable']['checkpoint_id']={id!r}: a string is needed")
-    return id or None
-
-
 def _config(thread_id: Any, ns: str, id: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": ns, "checkpoint_id": id}}
-
-
-def _refuse_string(name: str, value: Any) -> None:
-    if isinstance(value, str | bytes):
-        raise TypeError(f"{name}={value!r}: a sequence of ids is needed, not one string")

@@ -17,7 +17,7 @@ from typing import Any
 import lmdb
 from lmdb import _envid
 
-from ckptstore.storage.catalog import Kv
+from ckptstore.storage.catalog import Kv, after
 from ckptstore.storage.local.index import IndexFullError
 
 _FIRST_MAP = 256 << 20  # sparse: virtual memory, not disk
@@ -48,7 +48,7 @@ class _LmdbKv:
                     # A writer may have changed the map since: find the place again rather than trust the cursor.
                     found = cursor.set_range(key + b"\0")
                 return
-            stop = before if before is not None else _after(prefix)
+            stop = before if before is not None else after(prefix)
             found = cursor.prev() if cursor.set_range(stop) else cursor.last()
             while found:
                 key = cursor.key()
@@ -56,11 +56,6 @@ class _LmdbKv:
                     return
                 yield key, cursor.value()
                 found = cursor.prev() if cursor.set_range(key) else cursor.last()
-
-
-def _after(prefix: bytes) -> bytes:
-    """The smallest key above every key with this prefix (prefixes here never end in 0xff)."""
-    return prefix[:-1] + bytes([prefix[-1] + 1]) if prefix[-1] < 255 else _after(prefix[:-1])
 
 
 class _Reading:
@@ -141,7 +136,7 @@ class LmdbIndex:
     """One LMDB environment; at most one a process and folder (engine.py keeps the table)."""
 
     kind = "lmdb"
-    version = 1
+    version = 2
 
     def __init__(self, folder: Path, *, forked: bool = False) -> None:
         """Open or create the environment.
