@@ -34,6 +34,18 @@ class SerializationError(CkptStoreError, TypeError):
     """The serde refused a value; the message names the channel and the path inside the value."""
 
 
+class ReducerError(CkptStoreError, TypeError):
+    """A channel cannot take a write: it has another type than its reducer needs."""
+
+
+class MissingReducerError(CkptStoreError, LookupError):
+    """A channel has to be rebuilt from its writes and its reducer is not known: give it when you open the thread."""
+
+
+class SchemaError(CkptStoreError, ValueError):
+    """A schema that does not agree with the one the thread was written with, or a channel that it does not name."""
+
+
 class ValueTooLargeError(CkptStoreError, ValueError):
     """A value is larger than `max_value_bytes`; the message names thread, channel, size and limit."""
 

@@ -22,7 +22,7 @@ ROOMS = (
     ("lineage",),
     ("state",),
     ("upkeep",),
-    ("store", "ownership"),
+    ("store", "thread", "ownership", "serde", "channels"),
     ("modes",),
     ("inspect",),
     ("transfer",),
@@ -38,7 +38,7 @@ NEEDED = {"msgpack", "zstandard", "lmdb", "apsw", "pydantic"}
 KNOW_THE_FOLDER = {"store", "inspect", "testing"}
 """Rooms outside storage/ that may name storage/local: who opens a folder, who shows one, and the crash filesystem."""
 
-PUBLIC = {"ckptstore", "ckptstore.errors", "ckptstore.options", "ckptstore.ownership"}
+PUBLIC = {"ckptstore", "ckptstore.errors", "ckptstore.options", "ckptstore.ownership", "ckptstore.serde"}
 
 
 class Import(NamedTuple):

@@ -223,10 +223,11 @@ def consumed_field(consumed: Consumed) -> list[Any]:
     return [consumed.gated, _flat(consumed.every), _flat(consumed.newest), _flat(consumed.first)]
 
 
-def consumed_from(field: Sequence[Any]) -> Consumed:
+def consumed_from(field: Sequence[Any], own: int = 0) -> Consumed:
+    """What a checkpoint consumed; `own` is the LSN of its frame, in which the batch of a native step stands."""
     if not field:
         return Consumed()
-    return Consumed(_refs(field[1]), _refs(field[2]), _refs(field[3]), bool(field[0]))
+    return Consumed(_refs(field[1], own), _refs(field[2], own), _refs(field[3], own), bool(field[0]))
 
 
 class CheckpointBody(NamedTuple):
@@ -315,7 +316,7 @@ def decode_checkpoint(ref: Ref, entry: Entry, raw: bytes) -> CheckpointRecord:
         id_text(id),
         None if parent is None else id_text(parent),
         token,
-        consumed_from(consumed),
+        consumed_from(consumed, ref.lsn),
         _map_or_typed(skeleton),
         _map_or_typed(metadata),
         table,

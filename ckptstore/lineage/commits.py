@@ -17,6 +17,7 @@ from ckptstore.codec.names import channel_bit, name_hash, run_hash, task_hash
 from ckptstore.codec.records import (
     ChannelPast,
     Encoded,
+    WritesBody,
     checkpoint_id,
     encode_checkpoint,
     encode_history,
@@ -62,7 +63,7 @@ class _Known(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """A checkpoint ready to be committed."""
+    """A checkpoint as the caller gave it."""
 
     lane: LaneName
     id: str
@@ -70,16 +71,27 @@ class _Draft(NamedTuple):
     skeleton: dict[str, Any]
     metadata: dict[str, Any]
     versions: Mapping[str, Version]
+    values: Mapping[str, Any]
+    changed: Collection[str]
     encode: Encode
     token: bytes
     source: Source
     rule: Rule
     run: str | None
     expect_head: bool
+    step: Sequence[tuple[str, Typed]]
+
+
+class _Placed(NamedTuple):
+    """A checkpoint with a place for each of its values."""
+
     known: _Known
     table: Mapping[str, Slot]
+    step: Sequence[WriteEntry]
     fresh: Sequence[Encoded]
     spot: Spot | None
+    raws: Sequence[tuple[int, str | None, bytes]]
+    """(ordinal, channel, raw bytes) of the new value records."""
 
 
 class Commits:
@@ -116,6 +128,7 @@ class Commits:
         rule: Rule = ownership.native,
         run: str | None = None,
         expect_head: bool = False,
+        step: Sequence[tuple[str, Typed]] = (),
     ) -> int:
         """Store one checkpoint and the values it does not share with its parent, in one commit.
 
@@ -128,6 +141,7 @@ class Commits:
             rule: decides under the commit lock which writes on the parent made this checkpoint.
             run: id of the run, for `delete_for_runs`.
             expect_head: refuse unless `parent` is the lane's head (None: unless the lane is empty).
+            step: (channel, write) that made this checkpoint out of its parent, stored in the same commit; `rule` is then not asked.
 
         Returns:
             The LSN of the commit.
@@ -138,75 +152,53 @@ class Commits:
             ValueTooLargeError, SerializationError: nothing was stored.
             what `Storage.commit` raises.
         """
+        draft = _Draft(
+            lane, id, parent, skeleton, metadata, versions, values, changed, encode, token, source, rule, run, expect_head, step
+        )
         while True:
             try:
-                return self._put_once(
-                    lane, id, parent, skeleton, metadata, versions, values, changed, encode, token, source, rule, run, expect_head
-                )
+                return self._put_once(draft)
             except _Moved:
                 continue
 
-    def _put_once(
-        self,
-        lane: LaneName,
-        id: str,
-        parent: str | None,
-        skeleton: dict[str, Any],
-        metadata: dict[str, Any],
-        versions: Mapping[str, Version],
-        values: Mapping[str, Any],
-        changed: Collection[str],
-        encode: Encode,
-        token: bytes,
-        source: Source,
-        rule: Rule,
-        run: str | None,
-        expect_head: bool,
-    ) -> int:
-        known = self._known(lane, id, parent, changed)
-        table, waiting = self._table(lane, versions, values, changed, encode, known)
-        with self._placer.turn(lane, (len(typed[1]) for typed in waiting.values())):
-            spot: Spot | None = None
-            fresh: list[Encoded] = []
-            if waiting:
-                # Only now, with everything serialized: a reading must not be held while the caller's objects are packed.
+    def _put_once(self, draft: _Draft) -> int:
+        known = self._known(draft)
+        table, waiting = self._table(draft, known)
+        sizes = [len(typed[1]) for typed in (*waiting.values(), *(write for _, write in draft.step))]
+        with self._placer.turn(draft.lane, sizes):
+            placed = self._placed(draft, known, table, waiting)
+            lsn = self._commit_checkpoint(draft, placed)
+            if placed.spot is not None:
                 with self._storage.view() as view:
-                    spot = self._placer.spot(view, lane, parent, known.parent_table)
-                    for channel, typed in waiting.items():
-                        place = self._placer.place(view, spot, channel, typed, self._same(view, known, channel), fresh)
-                        table[channel] = Slot(table[channel].version, place)
-            draft = _Draft(
-                lane,
-                id,
-                parent,
-                skeleton,
-                metadata,
-                versions,
-                encode,
-                token,
-                source,
-                rule,
-                run,
-                expect_head,
-                known,
-                table,
-                fresh,
-                spot,
-            )
-            lsn = self._commit_checkpoint(draft)
-            if spot is not None:
-                raws = [
-                    (slot.value.ordinal, channel, waiting[channel][1])
-                    for channel, slot in table.items()
-                    if isinstance(slot.value, Ref) and not slot.value.lsn
-                ]
-                with self._storage.view() as view:
-                    self._placer.remember(view, spot, lsn, raws)
+                    self._placer.remember(view, placed.spot, lsn, placed.raws)
             return lsn
 
-    def _commit_checkpoint(self, draft: _Draft) -> int:
-        lane, id, parent, known, table, versions = draft.lane, draft.id, draft.parent, draft.known, draft.table, draft.versions
-        packed, refs = pack_slots(table)
+    def _placed(self, draft: _Draft, known: _Known, table: dict[str, Slot], waiting: Mapping[str, Typed]) -> _Placed:
+        """Find a place for what is not inline. Everything is serialized by now: no reading is held while objects are packed."""
+        step = [WriteEntry(idx, channel, typed) for idx, (channel, typed) in enumerate(draft.step)]
+        large = [idx for idx, (_, typed) in enumerate(draft.step) if len(typed[1]) > INLINE_WRITE]
+        if not waiting and not large:
+            return _Placed(known, table, step, (), None, ())
+        fresh: list[Encoded] = []
+        raws: list[tuple[int, str | None, bytes]] = []
+        with self._storage.view() as view:
+            spot = self._placer.spot(view, draft.lane, draft.parent, known.parent_table)
+            for channel, typed in waiting.items():
+                place = self._placer.place(view, spot, channel, typed, self._same(view, known, channel), fresh)
+                table[channel] = Slot(table[channel].version, place)
+                if not place.lsn:
+                    raws.append((place.ordinal, channel, typed[1]))
+            for idx in large:
+                channel, typed = draft.step[idx]
+                place = self._placer.place(view, spot, None, typed, (), fresh)
+                step[idx] = WriteEntry(idx, channel, place)
+                if not place.lsn:
+                    raws.append((place.ordinal, None, typed[1]))
+        return _Placed(known, table, step, fresh, spot, raws)
+
+    def _commit_checkpoint(self, draft: _Draft, placed: _Placed) -> int:
+        lane, id, parent, known = draft.lane, draft.id, draft.parent, placed.known
+        packed, refs = pack_slots(placed.table)
         try:
             prepared = prepare_checkpoint(draft.skeleton, draft.metadata, packed)
         except (TypeError, ValueError, OverflowError):
@@ -216,16 +208,17 @@ class Commits:
                 _plain_or_typed("metadata", draft.metadata, draft.encode),
                 packed,
             )
-        mask = _mask(channel for channel, slot in table.items() if slot.value is not None)
+        mask = _mask(channel for channel, slot in placed.table.items() if slot.value is not None)
+        step = prepare_writes("", "", placed.step) if placed.step else None
         ordinal = 0
 
         def resolve(view: View) -> list[Encoded]:
             nonlocal ordinal
-            records = list(draft.fresh)
+            records = list(placed.fresh)
             number = self._lane(view, lane, records)
             own_number, own = view.live_ref(number, id)
             parent_number, parent_ref = (None, None) if parent is None else view.live_ref(number, parent)
-            if (parent_ref, own) != (known.parent, known.own) or not (draft.spot is None or draft.spot.holds(view)):
+            if (parent_ref, own) != (known.parent, known.own) or not (placed.spot is None or placed.spot.holds(view)):
                 self._forget(lane, id, parent)
                 raise _Moved
             if parent is not None and parent_ref is None:
@@ -233,13 +226,17 @@ class Commits:
             if draft.expect_head:
                 self._refuse_conflict(view, lane, number, parent, id)
             consumed, history = Consumed(), None
-            if parent is not None and parent_number is not None:
+            if step is not None and parent is not None:
+                consumed = Consumed(every=(Ref(0, len(records)),))
+                channels = _mask(channel for channel, _ in draft.step)
+                records.append(_batch(step, number, parent, draft.token, Origin.TASK, "", channels, regular=True, child=None))
+            elif parent is not None and parent_number is not None:
                 edge = ownership.edge(view, number, parent_number, parent, child=own_number)
                 consumed = draft.rule(edge)
                 if consumed.first:
-                    consumed = consumed._replace(gated=_doubtful(consumed, edge, known.parent_table, versions))
+                    consumed = consumed._replace(gated=_doubtful(consumed, edge, known.parent_table, draft.versions))
                 if parent_ref is None and own is None:
-                    history = self._twin_history(view, number, edge, versions)
+                    history = self._twin_history(view, number, edge, draft.versions)
             ordinal = len(records)
             records.append(
                 encode_checkpoint(
@@ -260,10 +257,11 @@ class Commits:
             return records
 
         lsn = self._storage.commit(resolve)
-        self._remember(Ref(lsn, ordinal), table, (lane, id))
+        self._remember(Ref(lsn, ordinal), placed.table, (lane, id))
         return lsn
 
-    def _known(self, lane: LaneName, id: str, parent: str | None, changed: Collection[str]) -> _Known:
+    def _known(self, draft: _Draft) -> _Known:
+        lane, id, parent, changed = draft.lane, draft.id, draft.parent, draft.changed
         with self._tables_lock:
             tip = None if parent is None or (lane, id) in self._tips else self._tips.get((lane, parent))
             table = None if tip is None else self._tables.get(tip)
@@ -283,34 +281,22 @@ class Commits:
                 siblings = tuple(entry for entry in found if entry is not None)
             return _Known(parent_ref, self._table_of(view, parent_ref), own, siblings)
 
-    def _table(
-        self,
-        lane: LaneName,
-        versions: Mapping[str, Version],
-        values: Mapping[str, Any],
-        changed: Collection[str],
-        encode: Encode,
-        known: _Known,
-    ) -> tuple[dict[str, Slot], dict[str, Typed]]:
+    def _table(self, draft: _Draft, known: _Known) -> tuple[dict[str, Slot], dict[str, Typed]]:
         """The channel table as far as it is known without looking for places, and the typed bytes that still need one."""
         table: dict[str, Slot] = {}
         waiting: dict[str, Typed] = {}
+        versions, values = draft.versions, draft.values
         for channel in (*versions, *(name for name in values if name not in versions)):
             version = versions.get(channel)
             before = known.parent_table.get(channel)
             if channel not in values:
                 table[channel] = Slot(version, None)
-            elif (
-                version is not None
-                and channel not in changed
-                and before is not None
-                and before.value is not None
-                and before.version == version
-            ):
+            elif version is not None and channel not in draft.changed and _unchanged(before, version):
+                assert before is not None
                 table[channel] = Slot(version, before.value)
             else:
-                typed = encode(channel, values[channel])
-                self._check_size(lane, channel, typed[1])
+                typed = draft.encode(channel, values[channel])
+                self._check_size(draft.lane, channel, typed[1])
                 table[channel] = Slot(version, typed)
                 if len(typed[1]) > INLINE_VALUE:
                     waiting[channel] = typed
@@ -516,22 +502,32 @@ class Commits:
                 children = [view.live_checkpoint(number, child) for child in view.children(number, target_number)]
                 made = late([entry for entry in children if entry is not None])
                 child = None if made is None else checkpoint_id(view.entries(made.ref.lsn)[made.ref.ordinal])
-            records.append(
-                encode_writes(
-                    prepared,
-                    lane=number,
-                    target=target,
-                    token=token,
-                    origin=origin,
-                    task=task_hash(task_id),
-                    mask=mask,
-                    regular=regular,
-                    child=child,
-                )
-            )
+            records.append(_batch(prepared, number, target, token, origin, task_id, mask, regular=regular, child=child))
             return records
 
         return self._storage.commit(resolve)
+
+
+def _unchanged(before: Slot | None, version: Version) -> bool:
+    return before is not None and before.value is not None and before.version == version
+
+
+def _batch(
+    prepared: WritesBody,
+    lane: int,
+    target: str,
+    token: bytes,
+    origin: Origin,
+    task_id: str,
+    mask: int,
+    *,
+    regular: bool,
+    child: str | None,
+) -> Encoded:
+    task = task_hash(task_id)
+    return encode_writes(
+        prepared, lane=lane, target=target, token=token, origin=origin, task=task, mask=mask, regular=regular, child=child
+    )
 
 
 def _mask(channels: Iterable[str]) -> int:

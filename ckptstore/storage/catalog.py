@@ -332,7 +332,9 @@ class Catalog:
         packed = _U32.pack(lane)
         old = self.checkpoint(lane, number)
         if old is None or old.removed:
-            place, known = ref.lsn, consumed
+            # A native step consumed a batch of its own frame, whose LSN was not known when it was encoded.
+            own = bool(consumed) and 0 in consumed[1][::2]
+            place, known = ref.lsn, consumed_field(consumed_from(consumed, ref.lsn)) if own else consumed
             self._kv.put(b"O" + packed + _lsn_key(place), _U32.pack(number))
             state = state._replace(checkpoints=state.checkpoints + 1, head=number)
             if self._kv.get(b"f") is not None:

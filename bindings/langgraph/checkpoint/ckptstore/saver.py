@@ -26,13 +26,14 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.ckptstore import checks
 from langgraph.checkpoint.ckptstore.attribution import Writers, late, origin_of, rule, source_of
-from langgraph.checkpoint.ckptstore.serialization import encode, stamp_message_ids, unwrapped
+from langgraph.checkpoint.ckptstore.serialization import stamp_message_ids, unwrapped
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import ckptstore
 from ckptstore import Store, StoredCheckpoint
 from ckptstore.errors import InvalidArgumentError, MissingConfigError
 from ckptstore.options import Durability, Mode
+from ckptstore.serde import dump
 
 _BESIDE_SKELETON = frozenset({"id", "channel_values", "channel_versions"})
 _END: Any = object()
@@ -215,10 +216,10 @@ class CkptSaver(BaseCheckpointSaver[str]):
         )
 
     def _encode(self, channel: str, value: Any) -> tuple[str, bytes]:
-        return encode(self.serde, channel, value)
+        return dump(self.serde, channel, value)
 
     def _encode_value(self, channel: str, value: Any) -> tuple[str, bytes]:
-        return encode(self.serde, channel, unwrapped(value))
+        return dump(self.serde, channel, unwrapped(value))
 
     def _dropped(self, key: str) -> bool:
         return any(fnmatchcase(key, pattern) for pattern in self._drop)
