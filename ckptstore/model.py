@@ -134,6 +134,19 @@ class StoredCheckpoint(NamedTuple):
     writes: list[PendingWrite]
 
 
+class Outline(NamedTuple):
+    """A checkpoint without its values and writes: what costs the same to read however large they are."""
+
+    lane: LaneName
+    id: str
+    parent: str | None
+    skeleton: dict[str, Any]
+    metadata: dict[str, Any] | Typed
+    versions: dict[str, Version]
+    valued: frozenset[str]
+    """Channels whose value the checkpoint holds; the others are rebuilt from its lineage."""
+
+
 class ChannelHistory(NamedTuple):
     """What one channel's ancestors contribute to a checkpoint: the nearest value, then the owned writes after it, oldest first."""
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from ckptstore.codec.records import Encoded, encode_head, encode_meta
+from ckptstore.codec.serde import Serde
 from ckptstore.errors import InvalidArgumentError, ModeMismatchError
 from ckptstore.lineage import reader
 from ckptstore.lineage.commits import Commits
 from ckptstore.lineage.listing import CheckpointIterator, list_threads
-from ckptstore.model import ChannelHistory, LaneName, StoredCheckpoint, ThreadInfo, Typed
+from ckptstore.model import ChannelHistory, LaneName, Outline, StoredCheckpoint, ThreadInfo, Typed
 from ckptstore.options import StoreOptions, checked_options
+from ckptstore.state.materializer import Reducer, materialize
+from ckptstore.state.plain import PlainSerde, load_write
 from ckptstore.storage import Storage, StorageStats, View
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
+from ckptstore.thread import Schema, Thread, agreed_schema
 from ckptstore.upkeep import removal
+
+DEFAULT_SNAPSHOT_FREQUENCY = 10
 
 
 class Store(Commits):
@@ -111,6 +118,56 @@ class Store(Commits):
                 return {channel: ChannelHistory(None, []) for channel in channels}
             return reader.history(view, self._values, lane, number, entry, channels)
 
+    def state(
+        self,
+        lane: LaneName,
+        id: str | None = None,
+        *,
+        reducers: Mapping[str, Reducer],
+        serde: Serde | None = None,
+        channels: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
+        """The state at a checkpoint: stored values, and for channels without one the nearest value with the owned writes after it.
+
+        Args:
+            id: the lane's head when None.
+            reducers: for channels that have to be rebuilt: (value before or `UNSET`, writes oldest first) -> value after.
+            serde: how values were written; plain msgpack, as native threads write, when None.
+            channels: only these; all when None.
+
+        Raises:
+            InvalidArgumentError: no such checkpoint.
+            MissingReducerError, CheckpointLineageIntegrityError, CorruptionError
+        """
+        how = serde if serde is not None else PlainSerde()
+        with self._storage.view() as view:
+            number = view.lane(lane.thread, lane.ns)
+            known = None if number is None else view.state(number).head if id is None else view.number(number, id)
+            entry = view.live_checkpoint(number, known) if number is not None and known else None
+            if number is None or entry is None:
+                raise InvalidArgumentError(f"{lane} holds no checkpoint id={id!r}")
+
+            def loads(typed: Typed) -> Any:
+                return load_write(how, typed)
+
+            return materialize(view, self._values, lane, number, entry, reducers, loads, channels)
+
+    def outline(self, lane: LaneName, id: str | None = None) -> Outline | None:
+        """A checkpoint without its values and writes; without an id the lane's head. None where there is none."""
+        with self._storage.view() as view:
+            number = view.lane(lane.thread, lane.ns)
+            known = None if number is None else view.state(number).head if id is None else view.number(number, id)
+            entry = view.live_checkpoint(number, known) if number is not None and known else None
+            return None if number is None or entry is None else reader.outline(view, lane, number, entry)
+
+    def is_pruned(self, lane: LaneName, id: str) -> bool:
+        """Whether this id was stored once and removed since, by `prune` or `delete_for_runs`."""
+        with self._storage.view() as view:
+            number = view.lane(lane.thread, lane.ns)
+            known = None if number is None else view.number(number, id)
+            entry = None if number is None or known is None else view.checkpoint(number, known)
+            return entry is not None and entry.removed
+
     def list(
         self,
         thread: str | None = None,
@@ -132,6 +189,38 @@ class Store(Commits):
             An iterator that holds no lock between two items. A damaged checkpoint raises, and the next call goes on behind it.
         """
         return CheckpointIterator(self._storage, self._values, thread, ns, id, before, accept)
+
+    def thread(
+        self,
+        id: str,
+        ns: str = "",
+        *,
+        schema: Schema | None = None,
+        serde: Serde | None = None,
+        snapshot_frequency: int = DEFAULT_SNAPSHOT_FREQUENCY,
+    ) -> Thread:
+        """A cursor on a thread's head, or on nothing where the thread is new.
+
+        Args:
+            schema: channels of the thread. A new thread needs one; later it is remembered, `reduce` functions excepted, and may
+                be extended.
+            serde: how values become bytes; msgpack of plain types when None.
+            snapshot_frequency: after how many updates of a channel its value is stored again; 1 stores it at each.
+
+        Raises:
+            InvalidArgumentError: names the argument. SchemaError: the schema does not agree with what is stored.
+        """
+        if not isinstance(id, str) or not id:
+            raise InvalidArgumentError(f"id={id!r}: a non-empty string is needed")
+        if not isinstance(ns, str):
+            raise InvalidArgumentError(f"ns={ns!r}: a string is needed")
+        if isinstance(snapshot_frequency, bool) or not isinstance(snapshot_frequency, int) or snapshot_frequency < 1:
+            raise InvalidArgumentError(f"snapshot_frequency={snapshot_frequency!r}: a whole number from 1 is needed")
+        lane = LaneName(id, ns)
+        head = self.outline(lane)
+        agreed = agreed_schema(lane, head, schema)
+        how = serde if serde is not None else PlainSerde()
+        return Thread(self, lane, None if head is None else head.id, agreed, how, snapshot_frequency)
 
     def threads(self) -> Iterator[ThreadInfo]:
         """All threads that hold a checkpoint, oldest first. Reads no value, so its cost does not depend on their size."""
@@ -187,6 +276,56 @@ class Store(Commits):
     def delete_for_runs(self, runs: Iterable[str]) -> int:
         """Remove every checkpoint, in any thread and namespace, whose metadata names one of these runs; return how many."""
         return removal.delete_for_runs(self._storage, runs)
+
+    # -- async: the same in a worker thread -----------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """`close` in a worker thread."""
+        await asyncio.to_thread(self.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await asyncio.to_thread(self.close)
+
+    async def athread(
+        self,
+        id: str,
+        ns: str = "",
+        *,
+        schema: Schema | None = None,
+        serde: Serde | None = None,
+        snapshot_frequency: int = DEFAULT_SNAPSHOT_FREQUENCY,
+    ) -> Thread:
+        """`thread` in a worker thread."""
+        return await asyncio.to_thread(self.thread, id, ns, schema=schema, serde=serde, snapshot_frequency=snapshot_frequency)
+
+    async def athreads(self) -> AsyncIterator[ThreadInfo]:
+        """`threads`, each step in a worker thread."""
+        found = self.threads()
+        while (info := await asyncio.to_thread(next, found, None)) is not None:
+            yield info
+
+    async def adelete(self, thread: str) -> bool:
+        """`delete` in a worker thread."""
+        return await asyncio.to_thread(self.delete, thread)
+
+    async def acopy(self, source: str, destination: str) -> int:
+        """`copy` in a worker thread."""
+        return await asyncio.to_thread(self.copy, source, destination)
+
+    async def aprune(self, thread: str) -> int:
+        """`prune` in a worker thread."""
+        return await asyncio.to_thread(self.prune, thread)
+
+    async def await_durable(self, lsn: int) -> None:
+        """`wait_durable` in a worker thread."""
+        await asyncio.to_thread(self.wait_durable, lsn)
+
+    async def await_sync(self) -> None:
+        """`sync` in a worker thread."""
+        await asyncio.to_thread(self.sync)
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Store:

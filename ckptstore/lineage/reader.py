@@ -13,6 +13,7 @@ from ckptstore.model import (
     ChannelHistory,
     CheckpointRecord,
     LaneName,
+    Outline,
     PendingWrite,
     Ref,
     StoredCheckpoint,
@@ -52,6 +53,20 @@ def stored(
         known = asked if record is None else record.id
         name = repr(known) if known is not None else f"number {entry.number} (its own record is damaged)"
         raise CorruptionError(f"{lane}, checkpoint {name}: {error}") from None
+
+
+def outline(view: View, lane: LaneName, number: int, entry: CheckpointEntry) -> Outline:
+    """A checkpoint without its values and writes."""
+    record = checked_record(view, number, entry)
+    return Outline(
+        lane,
+        record.id,
+        record.parent,
+        record.skeleton,
+        record.metadata,
+        {channel: slot.version for channel, slot in record.table.items() if slot.version is not None},
+        frozenset(channel for channel, slot in record.table.items() if slot.value is not None),
+    )
 
 
 def checked_record(view: View, lane: int, entry: CheckpointEntry) -> CheckpointRecord:

@@ -1,6 +1,6 @@
 """Channels: how the writes of a step change a value. Live steps and replays fold through the same code, so they cannot differ.
 
->>> from ckptstore import channels
+>>> from ckptstore.state import channels
 >>> channels.fold(channels.append(), ["hi"], [["hello!"], ["again"]])
 ['hi', 'hello!', 'again']
 >>> channels.fold(channels.merge(), {"a": 1}, [{"b": 2}, channels.Overwrite({"c": 3}), {"d": 4}])

@@ -10,9 +10,8 @@ from typing import Any
 
 from ckptstore.errors import MissingReducerError
 from ckptstore.lineage import reader
-from ckptstore.lineage.ownership import read_record
 from ckptstore.lineage.values import Values
-from ckptstore.model import CheckpointRecord, LaneName, Typed
+from ckptstore.model import LaneName, Typed
 from ckptstore.state.channels import UNSET
 from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
@@ -30,8 +29,12 @@ def materialize(
     entry: CheckpointEntry,
     reducers: Mapping[str, Reducer],
     loads: Loads,
+    channels: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """The state at a checkpoint: for each channel the stored value, or the nearest one with the owned writes after it.
+
+    Args:
+        channels: only these; all that the checkpoint has when None.
 
     Raises:
         MissingReducerError: a channel has to be rebuilt and nobody said how.
@@ -39,44 +42,23 @@ def materialize(
         CorruptionError: something of it is damaged.
     """
     record = reader.checked_record(view, number, entry)
-    state = {name: loads(values.typed(view, slot.value)) for name, slot in record.table.items() if slot.value is not None}
-    rebuilt = [name for name, slot in record.table.items() if slot.value is None]
-    for name, value in rebuild(view, values, lane, number, entry, record, rebuilt, reducers, loads).items():
-        if value is not UNSET:
-            state[name] = value
-    return state
-
-
-def rebuild(
-    view: View,
-    values: Values,
-    lane: LaneName,
-    number: int,
-    entry: CheckpointEntry,
-    record: CheckpointRecord,
-    channels: Sequence[str],
-    reducers: Mapping[str, Reducer],
-    loads: Loads,
-) -> dict[str, Any]:
-    """Values of channels that a checkpoint does not hold; `UNSET` where there is none."""
-    for name in channels:
+    table = {name: slot for name, slot in record.table.items() if channels is None or name in channels}
+    rebuilt = [name for name, slot in table.items() if slot.value is None]
+    for name in rebuilt:
         if name not in reducers:
             raise MissingReducerError(
                 f"{lane}, checkpoint {record.id!r}: channel {name!r} has to be rebuilt from its writes, and no reducer is known for "
                 "it: give the schema (or reducers) with which the thread was written"
             )
-    if not channels:
-        return {}
-    history = reader.history(view, values, lane, number, entry, channels)
-    return {
-        name: reducers[name](
-            UNSET if history[name].seed is None else loads(history[name].seed),  # type: ignore[arg-type]
-            [loads(write.value) for write in history[name].writes],
-        )
-        for name in channels
-    }
-
-
-def table_of(view: View, entry: CheckpointEntry) -> CheckpointRecord:
-    """A checkpoint's record, its values still references."""
-    return read_record(view, entry.ref)
+    histories = reader.history(view, values, lane, number, entry, rebuilt) if rebuilt else {}
+    state = {}
+    for name, slot in table.items():
+        if slot.value is not None:
+            state[name] = loads(values.typed(view, slot.value))
+            continue
+        history = histories[name]
+        seed = UNSET if history.seed is None else loads(history.seed)
+        value = reducers[name](seed, [loads(write.value) for write in history.writes])
+        if value is not UNSET:
+            state[name] = value
+    return state
