@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from ckptstore.codec.records import Encoded, encode_head, encode_meta
 from ckptstore.codec.serde import Serde
@@ -18,13 +19,44 @@ from ckptstore.model import ChannelHistory, LaneName, Outline, StoredCheckpoint,
 from ckptstore.options import StoreOptions, checked_options
 from ckptstore.state.materializer import Reducer, materialize
 from ckptstore.state.plain import PlainSerde, load_write
-from ckptstore.storage import Storage, StorageStats, View
+from ckptstore.storage import Storage, View
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
 from ckptstore.upkeep import removal
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
+
+
+class StoreStats(NamedTuple):
+    """Figures an operator wants: sizes and log position, then counters of this process (ckptstore.activity says what each means)."""
+
+    segments: int
+    log_bytes: int
+    dead_bytes: int
+    live_bytes: int
+    index_bytes: int
+    frames: int
+    last_lsn: int
+    durable_lsn: int
+    appends: int
+    appended_bytes: int
+    fsyncs: int
+    fsync_seconds: float
+    slowest_fsync: float
+    lock_waits: int
+    lock_wait_seconds: float
+    waiting: int
+    value_reads: int
+    value_frames: int
+    most_frames: int
+    cache_hits: int
+    cache_misses: int
+    refused_late: int
+    conflicts: int
+    cut_tail_bytes: int
+    last_compaction_ms: int | None = None
+    """Unix time in ms of the last compaction; None as long as there was none."""
 
 
 class Store(Commits):
@@ -58,9 +90,10 @@ class Store(Commits):
         """Return when `lsn` survives a power loss."""
         self._storage.wait_durable(lsn)
 
-    def stats(self) -> StorageStats:
-        """Sizes and log position."""
-        return self._storage.stats()
+    def stats(self) -> StoreStats:
+        """Sizes, log position, and what this process did since it opened the store."""
+        sizes = self._storage.stats()
+        return StoreStats(**sizes._asdict(), live_bytes=sizes.live_bytes, **asdict(self._storage.activity))
 
     def _agree_on_mode(self) -> None:
         wanted = self._options.mode

@@ -16,13 +16,13 @@ ENGINE = ROOT / "ckptstore"
 BINDING = ROOT / "bindings" / "langgraph" / "checkpoint" / "ckptstore"
 
 ROOMS = (
-    ("errors", "options", "model", "forks"),
+    ("errors", "options", "model", "forks", "activity"),
     ("codec",),
     ("storage",),
     ("lineage",),
     ("state",),
     ("upkeep",),
-    ("store", "thread", "ownership", "serde", "channels"),
+    ("store", "thread", "ownership", "serde", "channels", "metrics"),
     ("modes",),
     ("inspect",),
     ("transfer",),

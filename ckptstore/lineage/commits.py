@@ -100,7 +100,7 @@ class Commits:
     def __init__(self, storage: Storage, options: StoreOptions) -> None:
         self._storage = storage
         self._options = options
-        self._values = Values(options.cache_bytes * 3 // 4)
+        self._values = Values(options.cache_bytes * 3 // 4, lambda: storage.activity)
         self._placer = Placer(self._values)
         self._tables: OrderedDict[Ref, Mapping[str, Slot]] = OrderedDict()
         self._tips: OrderedDict[tuple[LaneName, str], Ref] = OrderedDict()
@@ -335,17 +335,18 @@ class Commits:
             return
         ago = time.time() - deleted / 1000
         if ago <= self._options.late_window:
+            self._storage.activity.refused_late += 1
             raise ThreadDeletedError(
                 f"{lane}, checkpoint {id!r}: the thread was deleted {ago:.0f} s ago and this call comes from before; it was refused. "
                 "A new start (a put without a parent) is always welcome"
             )
 
-    @staticmethod
-    def _refuse_conflict(view: View, lane: LaneName, number: int, parent: str | None, id: str) -> None:
+    def _refuse_conflict(self, view: View, lane: LaneName, number: int, parent: str | None, id: str) -> None:
         head = view.head(number)
         expected = 0 if parent is None else view.number(number, parent)
         if (head.number if head else 0) == expected or (head is not None and view.number(number, id) == head.number):
             return
+        self._storage.activity.conflicts += 1
         shown = "none" if head is None else repr(read_record(view, head.ref).id)
         raise ConflictError(
             f"{lane}: the head is {shown}, this put expects {parent!r}: another writer was faster. Read the head and try again"

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from ckptstore.activity import Activity
 from ckptstore.codec.compression import compress
 from ckptstore.codec.patch import apply, container_header, diff
 from ckptstore.codec.records import (
@@ -57,13 +58,12 @@ class Choice(NamedTuple):
 class Values:
     """Reads and encodes values, with a bounded cache of raw bytes. Bytes are immutable: nothing in it can be touched by a caller."""
 
-    def __init__(self, cache_bytes: int) -> None:
+    def __init__(self, cache_bytes: int, activity: Callable[[], Activity]) -> None:
+        self._activity = activity
         self._limit = cache_bytes
         self._bytes = 0
         self._raw: OrderedDict[Ref, bytes] = OrderedDict()
         own_locks(self)
-        self.hits = 0
-        self.misses = 0
 
     def new_locks(self) -> None:
         self._lock = threading.Lock()
@@ -82,13 +82,22 @@ class Values:
 
     def raw(self, view: View, ref: Ref) -> bytes:
         """Raw bytes of a value. What is returned was checked against the checksum of the decoded bytes, not only the stored ones."""
+        activity = self._activity()
         with self._lock:
             raw = self._raw.get(ref)
             if raw is not None:
                 self._raw.move_to_end(ref)
-                self.hits += 1
+                activity.cache_hits += 1
                 return raw
-            self.misses += 1
+            activity.cache_misses += 1
+        facts, raw = self._read(view, ref)
+        with self._lock:
+            activity.value_reads += 1
+            activity.value_frames += facts.frames
+            activity.most_frames = max(activity.most_frames, facts.frames)
+        return raw
+
+    def _read(self, view: View, ref: Ref) -> tuple[ValueFacts, bytes]:
         frame = view.frame(ref.lsn)
         facts = value_facts(ref.lsn, frame.entry(ref, Kind.VALUE))
         if facts.codec == PATCH:
@@ -101,7 +110,13 @@ class Values:
                 "of its bases is damaged"
             )
         self.remember(ref, raw)
-        return raw
+        return facts, raw
+
+    def _base(self, view: View, ref: Ref) -> bytes:
+        """Raw bytes of a base: part of the read that asked for it, so not counted as one."""
+        with self._lock:
+            raw = self._raw.get(ref)
+        return raw if raw is not None else self._read(view, ref)[1]
 
     def remember(self, ref: Ref, raw: bytes) -> None:
         """Keep raw bytes that were just written or read."""
@@ -118,8 +133,8 @@ class Values:
     def _material(self, view: View, facts: ValueFacts) -> bytes:
         """The bytes a patch copies from: the base value, then the folded writes without their container headers."""
         if not facts.folds and len(facts.bases) == 1:
-            return self.raw(view, facts.bases[0])
-        pieces = [self.raw(view, base) for base in facts.bases]
+            return self._base(view, facts.bases[0])
+        pieces = [self._base(view, base) for base in facts.bases]
         for ref in facts.folds:
             pieces.extend(self._folded(view, ref))
         return b"".join(pieces)

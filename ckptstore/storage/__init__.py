@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
+from ckptstore.activity import Activity
 from ckptstore.codec.records import Encoded, Entry, decode_body
 from ckptstore.errors import StaleIndexError
 from ckptstore.model import Ref
@@ -87,6 +88,10 @@ class StorageStats(NamedTuple):
     last_lsn: int
     durable_lsn: int
 
+    @property
+    def live_bytes(self) -> int:
+        return self.log_bytes - self.dead_bytes
+
 
 class Storage(Protocol):
     """A home of the log.
@@ -119,6 +124,11 @@ class Storage(Protocol):
         ...
 
     def stats(self) -> StorageStats: ...
+
+    @property
+    def activity(self) -> Activity:
+        """What this storage did since it was opened in this process."""
+        ...
 
     def close(self) -> None:
         """Release everything; idempotent."""

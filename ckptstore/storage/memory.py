@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ckptstore.activity import Activity
 from ckptstore.codec.records import Encoded, unpack
 from ckptstore.codec.records import pack as pack_directory
 from ckptstore.errors import CorruptionError, LockTimeoutError, StoreClosedError
@@ -97,6 +98,7 @@ class MemoryStorage:
     def __init__(self, lock_timeout: float = 30.0) -> None:
         own_locks(self)
         self._timeout = lock_timeout
+        self.activity = Activity()
         self._kv = MemoryKv()
         self._frames: dict[int, tuple[bytes, bytes]] = {}
         self._last = 0
@@ -130,6 +132,8 @@ class MemoryStorage:
             view.apply(lsn, unpack(directory))
             self._frames[lsn] = (directory, b"".join(record.body for record in batch))
             self._last = lsn
+            self.activity.appends += 1
+            self.activity.appended_bytes += len(directory) + len(self._frames[lsn][1])
             return lsn
 
     def wait_durable(self, lsn: int) -> None:

@@ -20,13 +20,13 @@ import logging
 import os
 import shutil
 import threading
+import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-import lmdb
-
+from ckptstore.activity import Activity
 from ckptstore.codec.records import Encoded, Entry, pack
 from ckptstore.errors import (
     CkptStoreError,
@@ -45,7 +45,7 @@ from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
 from ckptstore.storage.local.frames import FrameCache, get_end, get_location, put_end, put_location
 from ckptstore.storage.local.hints import write_hint
-from ckptstore.storage.local.index import IndexFullError
+from ckptstore.storage.local.index import IndexFullError, IndexNoSpaceError
 from ckptstore.storage.local.layout import Layout, read_json, write_json
 from ckptstore.storage.local.opening import open_folder
 from ckptstore.storage.local.recovery import End
@@ -59,6 +59,8 @@ _SMALL_SEGMENT = 1024
 # An index is packed at close when it is worth the while and takes no time that anybody would notice.
 _TRIM_FROM, _TRIM_TO = 64 << 10, 32 << 20
 _PREFILL = 64 << 10
+# Seconds after which an fsync is worth a line in the log, as etcd does.
+_SLOW_FSYNC = 1.0
 _NOTHING = (b"", b"\0")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -115,7 +117,8 @@ class Engine:
         self.options = options
         self.cache = FrameCache(options.cache_bytes // 4)
         self.handles = 0
-        opened = open_folder(root, options, vfs, forked=forked)
+        self.activity = Activity()
+        opened = open_folder(root, options, vfs, self.activity, forked=forked)
         self._lock, self.identity, self.segments, self._index, self._page, self._epoch, self._published, self._private = opened
         self._closed = False
         self._session_began = False
@@ -196,10 +199,8 @@ class Engine:
                     return self._append(resolve)
                 except IndexFullError:
                     continue
-                except lmdb.Error as error:
-                    if isinstance(error, lmdb.DiskError) or "No space" in str(error) or "too large" in str(error):
-                        raise self._no_space(str(error)) from None
-                    raise
+                except IndexNoSpaceError as error:
+                    raise self._no_space(str(error)) from None
         finally:
             self._page.release()
 
@@ -227,7 +228,7 @@ class Engine:
                 fd = self.segments.fd(end.segment)
                 if vfs.pread(fd, 1, end.tail) not in _NOTHING:
                     # A writer died between append and publish. Left in place, the end of its frame could outlive a shorter one.
-                    recovery.cut(self.segments, end.segment, end.tail)
+                    self.activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)
                 entries = [list(record.entry()) for record in batch]
                 bodies = b"".join([record.body for record in batch])
                 frame, crc = fmt.encode_frame(end.chain, end.next_lsn, self._page.durable, pack(entries), bodies)
@@ -257,6 +258,8 @@ class Engine:
         self.cache.put(Frame(lsn, entries, bodies))
         self._published = after
         self._appended = True
+        self.activity.appends += 1
+        self.activity.appended_bytes += len(frame)
         self._sealed = sealed if sealed is not None else self._sealed
         return lsn, end.segment
 
@@ -322,7 +325,9 @@ class Engine:
         while self._page.durable < lsn:
             with self._sync_turn:
                 if self._syncing:
+                    self.activity.waiting += 1
                     self._sync_turn.wait()
+                    self.activity.waiting -= 1
                     continue
                 if self._page.durable >= lsn:
                     return
@@ -350,7 +355,14 @@ class Engine:
     def _fsync(self, segment: int) -> None:
         try:
             self.vfs.point("fsync:before")
+            started = time.perf_counter()
             self.vfs.fdatasync(self.segments.fd(segment))
+            taken = time.perf_counter() - started
+            self.activity.fsyncs += 1
+            self.activity.fsync_seconds += taken
+            self.activity.slowest_fsync = max(self.activity.slowest_fsync, taken)
+            if taken > _SLOW_FSYNC:
+                logger.warning("%s: an fsync took %.1f s: the disk is slow or busy", self.layout.root, taken)
             self.vfs.point("fsync:after")
         except OSError as error:
             self._poison(f"fsync of segment {segment} failed: {error}")
@@ -471,7 +483,7 @@ class Engine:
         owner = read_json(self.layout.owner)
         if end is None or owner is None or owner.get("stale"):
             return
-        with contextlib.suppress(OSError, lmdb.Error):
+        with contextlib.suppress(OSError):
             self.vfs.truncate(self.segments.fd(end.segment), end.tail)
             self._trim(owner)
             self._index.sync()

@@ -9,6 +9,7 @@ import threading
 import weakref
 from pathlib import Path
 
+from ckptstore.activity import Activity
 from ckptstore.errors import ReadOnlyError, StoreClosedError
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Resolve, StorageStats, View
@@ -126,6 +127,10 @@ class LocalStorage:
 
     def sync(self) -> None:
         self._live().sync()
+
+    @property
+    def activity(self) -> Activity:
+        return self._live().activity
 
     def stats(self) -> StorageStats:
         return self._live().stats()

@@ -22,6 +22,7 @@ import threading
 import time
 from pathlib import Path
 
+from ckptstore.activity import Activity
 from ckptstore.errors import LockTimeoutError
 
 _PAGE = 64
@@ -71,7 +72,8 @@ class FolderLock:
 class SharedPage:
     """index/SHARED: the commit lock and the page."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, activity: Activity) -> None:
+        self._activity = activity
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if os.fstat(self._fd).st_size < _PAGE:
             os.pwrite(self._fd, b"\0" * _PAGE, 0)  # written, not truncated to size: a hole would fault on a full disk
@@ -88,16 +90,17 @@ class SharedPage:
         Raises:
             LockTimeoutError: names the holder and how long it has held it.
         """
+        waited = 0.0
         if not self._mutex.acquire(blocking=False):
-            started = time.monotonic()
-            if not self._mutex.acquire(timeout=timeout):
-                raise self._timed_out(timeout)
-            timeout -= time.monotonic() - started
+            waited = self._wait_for_thread(timeout)
         try:
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self._wait(time.monotonic() + timeout, timeout)
+                waited += self._wait_for_process(timeout - waited, timeout)
+            if waited:
+                self._activity.lock_waits += 1
+                self._activity.lock_wait_seconds += waited
             _HOLDER.pack_into(self._page, 0, self._pid, time.time_ns())
         except BaseException:
             self._mutex.release()
@@ -111,7 +114,28 @@ class SharedPage:
         finally:
             self._mutex.release()
 
-    def _wait(self, deadline: float, timeout: float) -> None:
+    def _wait_for_thread(self, timeout: float) -> float:
+        """Wait for another thread of this process; return the seconds that took."""
+        started = time.monotonic()
+        self._activity.waiting += 1
+        try:
+            if not self._mutex.acquire(timeout=timeout):
+                raise self._timed_out(timeout)
+        finally:
+            self._activity.waiting -= 1
+        return time.monotonic() - started
+
+    def _wait_for_process(self, left: float, timeout: float) -> float:
+        """Wait for another process; return the seconds that took."""
+        started = time.monotonic()
+        self._activity.waiting += 1
+        try:
+            self._poll(started + left, timeout)
+        finally:
+            self._activity.waiting -= 1
+        return time.monotonic() - started
+
+    def _poll(self, deadline: float, timeout: float) -> None:
         # A holder keeps the lock for tens of microseconds. flock has no timeout, so poll, politely more and more.
         pause = 20e-6
         while True:

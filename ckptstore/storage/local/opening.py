@@ -2,7 +2,7 @@
 
 Alone in it (exclusive lock): create or recover, decide whether the index may be trusted, rebuild it where not. With others inside
 (shared lock): join them, if this process can share their index. What decides is evidence outside the index (layout.py), because an
-unsynced LMDB file must be judged before it is opened: opened after a power cut it may abort the interpreter, or lie.
+unsynced file must be judged before it is opened: opened after a power cut LMDB may abort the interpreter, and both kinds may lie.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-import lmdb
-
+from ckptstore.activity import Activity
 from ckptstore.errors import (
     CorruptionError,
     FormatVersionError,
@@ -31,8 +30,8 @@ from ckptstore.options import StoreOptions
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
 from ckptstore.storage.local.frames import get_end
-from ckptstore.storage.local.index import IndexEnv
-from ckptstore.storage.local.index.lmdb import LmdbIndex
+from ckptstore.storage.local.index import IndexEnv, IndexIOError
+from ckptstore.storage.local.index.kinds import DEFAULT, KINDS, keep_kind, kept_kind
 from ckptstore.storage.local.layout import (
     Identity,
     Layout,
@@ -67,13 +66,13 @@ class Opened(NamedTuple):
     """A temporary folder that holds the index, where the store's own cannot be written."""
 
 
-def open_folder(root: Path, options: StoreOptions, vfs: Vfs, *, forked: bool) -> Opened:
+def open_folder(root: Path, options: StoreOptions, vfs: Vfs, activity: Activity, *, forked: bool) -> Opened:
     """Open, create or recover the store at `root`.
 
     Args:
         forked: this process was forked from one that has a store open (index/lmdb.py).
     """
-    return _Opening(root, options, vfs, forked).run()
+    return _Opening(root, options, vfs, activity, forked).run()
 
 
 class _Opening:
@@ -82,11 +81,13 @@ class _Opening:
     identity: Identity
     segments: Segments
     _index: IndexEnv
+    _kind: str
     _page: SharedPage
     _epoch: int
     _published: End
 
-    def __init__(self, root: Path, options: StoreOptions, vfs: Vfs, forked: bool) -> None:
+    def __init__(self, root: Path, options: StoreOptions, vfs: Vfs, activity: Activity, forked: bool) -> None:
+        self._activity = activity
         self.layout = Layout(root)
         self.vfs = vfs
         self.options = options
@@ -177,6 +178,7 @@ class _Opening:
             self._open_private()
             return
         layout.index.mkdir(exist_ok=True)
+        self._choose_kind()
         headers = recovery.sweep(self.segments)
         if not headers:
             raise CorruptionError(f"{layout.segments} holds no segment, but STORE exists: restore a backup")
@@ -193,12 +195,19 @@ class _Opening:
                 self._open_private()
                 return
         if not self.options.read_only:
-            recovery.cut(self.segments, end.segment, end.tail)
+            self._activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)
         # After a kill the page cache still holds everything: one fsync makes it durable and lets the watermark say so.
-        self._page = SharedPage(layout.shared)
+        self._page = SharedPage(layout.shared, self._activity)
         self._page.start(self._make_durable(end))
         self._published = end
         self._claim()
+
+    def _choose_kind(self) -> None:
+        """The kind that was asked for, else the one that the store keeps. An index of another kind is then no evidence of anything."""
+        kept = kept_kind(self.layout.index)
+        self._kind = self.options.index or kept
+        if self._kind != kept:
+            keep_kind(self.vfs, self.layout.index, self._kind)
 
     def _make_durable(self, end: End) -> int:
         try:
@@ -234,11 +243,12 @@ class _Opening:
     def _trusted_end(self, headers: list[fmt.SegmentHeader]) -> End | None:
         """Open the index if evidence outside it says that it may be opened; return the log's end it names."""
         owner = read_json(self.layout.owner)
-        if owner is None or owner.get("kind") != LmdbIndex.kind or owner.get("version") != LmdbIndex.version or owner.get("stale"):
+        index = KINDS[self._kind]
+        if owner is None or owner.get("kind") != index.kind or owner.get("version") != index.version or owner.get("stale"):
             return None
         folder = self.layout.epoch(int(owner.get("epoch", 0)))
         try:
-            data = (folder / "data.mdb").stat()
+            data = (folder / index.data_name).stat()
         except OSError:
             return None
         same_boot = boot_id() is not None and owner.get("boot") == boot_id() and [data.st_dev, data.st_ino] == owner.get("file")
@@ -247,7 +257,10 @@ class _Opening:
         if not same_boot and not tidy:
             return None
         self._epoch = int(owner["epoch"])
-        self._index: IndexEnv = LmdbIndex(folder, forked=self._forked)
+        try:
+            self._index = index(folder, forked=self._forked)
+        except (IndexIOError, IndexUnusableError):  # damaged, or not to be opened after a fork: nobody else needs this epoch
+            return None
         end = self._read_end()
         if end is None or (tidy and clean is not None and not same_boot and clean.get("end") != list(end)):
             self._index.close()
@@ -283,7 +296,7 @@ class _Opening:
         layout.owner.unlink(missing_ok=True)
         for number in known:
             shutil.rmtree(layout.epoch(number), ignore_errors=True)
-        self._index = LmdbIndex(layout.epoch(self._epoch), forked=self._forked)
+        self._index = KINDS[self._kind](layout.epoch(self._epoch), forked=self._forked)
         started = time.monotonic()
         end = fill(self._index, self.segments, headers, recovery.drop_begun_in_vain(self.segments, headers))
         if clean.get("uuid") == self.identity.uuid.hex():
@@ -341,15 +354,21 @@ class _Opening:
         owner = read_json(self.layout.owner)
         if owner is None or owner.get("boot") != boot_id():
             return False
-        if owner.get("kind") != LmdbIndex.kind or owner.get("version") != LmdbIndex.version:
+        index = KINDS.get(owner.get("kind", ""))
+        if index is None or owner.get("version") != index.version:
             raise IndexUnusableError(
-                f"{self.layout.root} is open with index {owner.get('kind')!r} version {owner.get('version')}: open it the same "
-                "way, or close it everywhere first"
+                f"{self.layout.root} is open with index {owner.get('kind')!r} version {owner.get('version')}, which this version of "
+                "ckptstore does not know: open it with the same version everywhere, or close it everywhere first"
             )
-        if owner.get("pid_namespace") != pid_namespace():
+        if self.options.index not in (None, index.kind):
+            raise IndexUnusableError(
+                f"{self.layout.root} is open with index={index.kind!r}, and index={self.options.index!r} was asked for: close it "
+                f"everywhere first, or leave index away to share it as it is"
+            )
+        if not index.across_namespaces and owner.get("pid_namespace") != pid_namespace():
             raise IndexUnusableError(
                 f"{self.layout.root} is open in another pid namespace (another container?), and an LMDB index cannot be shared "
-                "across two of them: close it there first"
+                "across two of them: close it there first, and open it with index='sqlite' to share it"
             )
         if owner.get("stale"):
             raise StaleIndexError(
@@ -358,18 +377,18 @@ class _Opening:
         self._epoch = int(owner["epoch"])
         folder = self.layout.epoch(self._epoch)
         try:
-            data = (folder / "data.mdb").stat()
+            data = (folder / index.data_name).stat()
         except OSError:
             return False
         if [data.st_dev, data.st_ino] != owner.get("file"):
             return False
         self.segments = Segments(self.vfs, self.layout, self.identity)
-        self._index = LmdbIndex(folder, forked=self._forked)
+        self._index = index(folder, forked=self._forked)
         end = self._read_end()
         if end is None:
             self._index.close()
             return False
-        self._page = SharedPage(self.layout.shared)
+        self._page = SharedPage(self.layout.shared, self._activity)
         self._published = end
         return True
 
@@ -383,16 +402,16 @@ class _Opening:
         headers = [header for header in headers if header.segment not in replaced]
         self._private = Path(tempfile.mkdtemp(prefix="ckptstore-"))
         self._epoch = 0
-        self._index = LmdbIndex(self._private, forked=self._forked)
+        self._index = KINDS[self.options.index or DEFAULT](self._private, forked=self._forked)
         self._published = fill(self._index, self.segments, headers, 0, prefix=True)
-        self._page = SharedPage(self._private / "SHARED")
+        self._page = SharedPage(self._private / "SHARED", self._activity)
         self._page.start(0)
 
     def _read_end(self) -> End | None:
         try:
             with self._index.read() as kv:
                 return get_end(kv)
-        except lmdb.Error:
+        except IndexIOError:
             return None
 
 

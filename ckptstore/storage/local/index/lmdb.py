@@ -12,13 +12,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lmdb
 from lmdb import _envid
 
 from ckptstore.storage.catalog import Kv, after
-from ckptstore.storage.local.index import IndexFullError
+from ckptstore.storage.local.index import LAYOUT, IndexFullError, IndexIOError, IndexNoSpaceError
 
 _FIRST_MAP = 256 << 20  # sparse: virtual memory, not disk
 _READERS = 1024
@@ -67,11 +67,16 @@ class _Reading:
         self._index = index
 
     def __enter__(self) -> Kv:
-        self._txn = self._index.begin_read()
+        try:
+            self._txn = self._index.begin_read()
+        except lmdb.Error as error:
+            raise _failure(error) from error
         return _LmdbKv(self._txn)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._index.end(self._txn, commit=False)
+        if isinstance(error, lmdb.Error):
+            raise _failure(error) from error
 
 
 class _Writing:
@@ -83,7 +88,10 @@ class _Writing:
         self._index = index
 
     def __enter__(self) -> Kv:
-        self._txn = self._index.begin_write()
+        try:
+            self._txn = self._index.begin_write()
+        except lmdb.Error as error:
+            raise _failure(error) from error
         return _LmdbKv(self._txn)
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
@@ -91,9 +99,11 @@ class _Writing:
             self._index.end(self._txn, commit=True)
             return
         self._index.end(self._txn, commit=False)
-        if issubclass(kind, lmdb.MapFullError):
+        if isinstance(error, lmdb.MapFullError):
             self._index.grow()
             raise IndexFullError from None
+        if isinstance(error, lmdb.Error):
+            raise _failure(error) from error
 
 
 class _Gate:
@@ -135,8 +145,11 @@ class _Gate:
 class LmdbIndex:
     """One LMDB environment; at most one a process and folder (engine.py keeps the table)."""
 
-    kind = "lmdb"
-    version = 2
+    kind: ClassVar[str] = "lmdb"
+    version: ClassVar[int] = LAYOUT
+    data_name: ClassVar[str] = "data.mdb"
+    # Its reader table names processes by pid.
+    across_namespaces: ClassVar[bool] = False
 
     def __init__(self, folder: Path, *, forked: bool = False) -> None:
         """Open or create the environment.
@@ -147,24 +160,27 @@ class LmdbIndex:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         size = _FIRST_MAP
-        data = folder / "data.mdb"
+        data = folder / self.data_name
         if data.exists():
             while size < data.stat().st_size * 2:
                 size *= 2
-        with _opened_in_child() if forked else _as_usual():
-            self._env = lmdb.open(
-                str(folder),
-                map_size=size,
-                sync=False,
-                metasync=False,
-                writemap=False,
-                max_dbs=0,
-                max_readers=_READERS,
-                max_spare_txns=0,
-                readahead=False,
-            )
-        # A killed reader leaves its slot behind; slots pin pages.
-        self._env.reader_check()
+        try:
+            with _opened_in_child() if forked else _as_usual():
+                self._env = lmdb.open(
+                    str(folder),
+                    map_size=size,
+                    sync=False,
+                    metasync=False,
+                    writemap=False,
+                    max_dbs=0,
+                    max_readers=_READERS,
+                    max_spare_txns=0,
+                    readahead=False,
+                )
+            # A killed reader leaves its slot behind; slots pin pages.
+            self._env.reader_check()
+        except lmdb.Error as error:
+            raise _failure(error) from error
         self._gate = _Gate()
 
     def read(self) -> _Reading:
@@ -217,6 +233,8 @@ class LmdbIndex:
                 txn.abort()
         except lmdb.MapFullError:
             full = True
+        except lmdb.Error as error:
+            raise _failure(error) from error
         finally:
             self._gate.leave()
         if full:
@@ -233,20 +251,37 @@ class LmdbIndex:
             self._env.set_mapsize(self._env.info()["map_size"] * 2)
 
     def data_file(self) -> Path:
-        return self._folder / "data.mdb"
+        return self._folder / self.data_name
 
     def copy_packed(self, folder: Path) -> LmdbIndex:
         """Appending in key order fills pages, where the live index splits them in halves: it shrinks to about half its size."""
         packed = LmdbIndex(folder)
-        with self._env.begin() as txn, txn.cursor() as cursor, packed._env.begin(write=True) as new, new.cursor() as target:
-            target.putmulti(cursor, append=True)
+        try:
+            with self._env.begin() as txn, txn.cursor() as cursor, packed._env.begin(write=True) as new, new.cursor() as target:
+                target.putmulti(cursor, append=True)
+        except lmdb.Error as error:
+            raise _failure(error) from error
         return packed
 
     def sync(self) -> None:
-        self._env.sync(True)
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            raise _failure(error) from error
 
     def close(self) -> None:
         self._env.close()
+
+
+def _failure(error: lmdb.Error) -> IndexIOError:
+    """What the engine is told of an error of LMDB, whose messages begin with the place."""
+    text = str(error)
+    if isinstance(error, lmdb.DiskError) or "No space" in text or "too large" in text:
+        return IndexNoSpaceError(text)
+    return IndexIOError(
+        f"the index failed: {text}. It can be made anew from the log: close the store everywhere, delete its folder index, and open "
+        "it again"
+    )
 
 
 @contextmanager
