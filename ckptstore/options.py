@@ -13,16 +13,21 @@ Durability = Literal["commit", "interval", "process"]
 
 Mode = Literal["full", "delta"]
 
+IndexKind = Literal["lmdb", "sqlite"]
+"""Kind of the disposable index: `lmdb` is faster, `sqlite` can be shared by processes of several pid namespaces (containers)."""
+
 MEBIBYTE = 1 << 20
 
 
 class StoreOptions(BaseModel):
-    """Options of one opened store. All processes of one store may differ in them, `mode` excepted."""
+    """Options of one opened store. All processes of one store may differ in them, `mode` and `index` excepted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     durability: Durability = "commit"
-    index: Literal["lmdb"] = "lmdb"
+    index: IndexKind | None = None
+    """None keeps the kind that the store has, and gives a new one `lmdb`. Another kind than the store has is built when it is opened by
+    nobody else, and refused while it is."""
     read_only: bool = False
     mode: Mode | None = None
     max_value_bytes: int = Field(default=256 * MEBIBYTE, ge=1, le=1024 * MEBIBYTE)

@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -32,7 +32,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 import ckptstore
 from ckptstore import Store, StoredCheckpoint
 from ckptstore.errors import InvalidArgumentError, MissingConfigError
-from ckptstore.options import Durability, Mode
+from ckptstore.options import Durability, IndexKind, Mode
 from ckptstore.serde import dump
 
 _BESIDE_SKELETON = frozenset({"id", "channel_values", "channel_versions"})
@@ -53,7 +53,7 @@ class CkptSaver(BaseCheckpointSaver[str]):
         *,
         serde: SerializerProtocol | None = None,
         durability: Durability = "commit",
-        index: Literal["lmdb"] = "lmdb",
+        index: IndexKind | None = None,
         read_only: bool = False,
         mode: Mode | None = None,
         expect_head: bool = False,
@@ -69,7 +69,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
             serde: how values become bytes; LangGraph's default when None.
             durability: what an acknowledged call survives: `commit` a power loss, `interval` a power loss but for the last tenth of
                 a second, `process` a killed process. Not LangGraph's `durability=`, which says when it calls the saver.
-            index: kind of the disposable index.
+            index: kind of the disposable index: `lmdb`, or `sqlite`, which processes of several containers may share on one volume.
+                None keeps the kind that the store has, and gives a new one `lmdb`.
             read_only: never write a record.
             mode: channel mode that the store keeps; None never disagrees.
             expect_head: refuse a put whose parent is not the head of its lane (`ConflictError`).
