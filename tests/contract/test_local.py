@@ -1,4 +1,4 @@
-"""The contract on a folder, with one segment and with a segment for every few calls; and what a reopened store answers."""
+"""The contract on a folder, with both kinds of index, with one segment and with many; and what a reopened store answers."""
 
 from __future__ import annotations
 
@@ -50,6 +50,14 @@ class TestLocalInSmallSegments(StorageContract):
         return {"segment_bytes": 4096, "cache_bytes": 0}
 
 
+class TestLocalWithSqlite(StorageContract):
+    """The same with the other index."""
+
+    @pytest.fixture
+    def options(self) -> dict[str, Any]:
+        return {"index": "sqlite"}
+
+
 def _busy(store: Store) -> None:
     """A bit of everything."""
     put(store, "0", None, {"m": ["seed"] * 30, "n": 1})
@@ -69,20 +77,20 @@ def _busy(store: Store) -> None:
     store.delete("gone")
 
 
-@pytest.mark.parametrize("segment_bytes", [4096, 1 << 20])
+@pytest.mark.parametrize(("segment_bytes", "index"), [(4096, "lmdb"), (1 << 20, "lmdb"), (4096, "sqlite")])
 @pytest.mark.parametrize("forget_index", [False, True], ids=["with-index", "index-deleted"])
-def test_a_reopened_store_gives_the_same_answers(tmp_path: Path, segment_bytes: int, forget_index: bool) -> None:
+def test_a_reopened_store_gives_the_same_answers(tmp_path: Path, segment_bytes: int, index: str, forget_index: bool) -> None:
     """With its index, and with an index built anew from the log: both equal, as a whole and key by key."""
     path = tmp_path / "s"
-    with open_at(path, segment_bytes=segment_bytes) as store:
+    with open_at(path, segment_bytes=segment_bytes, index=index) as store:
         _busy(store)
-        answers, index, gone = everything(store), logical_view(store), dead(store)
+        answers, keys, gone = everything(store), logical_view(store), dead(store)
     for _ in range(2):
         if forget_index:
             shutil.rmtree(path / "index")
-        with open_at(path, segment_bytes=segment_bytes) as store:
+        with open_at(path, segment_bytes=segment_bytes, index=index) as store:
             assert everything(store) == answers
-            assert logical_view(store) == index
+            assert logical_view(store) == keys
             assert dead(store) == gone
             with pytest.raises(ThreadDeletedError):
                 write(store, "1", 1, lane=OTHER._replace(thread="gone"))

@@ -99,10 +99,10 @@ def _reopened(store: Store, path: Path, new_index: bool, options: dict[str, Any]
     return again
 
 
-@given(program=st.lists(st.tuples(CALLS, PLACES), max_size=25), small=st.booleans())
+@given(program=st.lists(st.tuples(CALLS, PLACES), max_size=25), small=st.booleans(), index=st.sampled_from(["lmdb", "sqlite"]))
 @settings(max_examples=60, deadline=None)
-def test_memory_and_folder_answer_alike(program: list[Any], small: bool) -> None:
-    options: dict[str, Any] = {"segment_bytes": 4096} if small else {}
+def test_memory_and_folder_answer_alike(program: list[Any], small: bool, index: str) -> None:
+    options: dict[str, Any] = {"index": index, **({"segment_bytes": 4096} if small else {})}
     with tempfile.TemporaryDirectory() as folder, open_at(":memory:") as memory:
         path = Path(folder) / "s"
         local = open_at(path, **options)
