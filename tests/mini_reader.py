@@ -101,26 +101,29 @@ def read_frames(folder: Path) -> list[Frame]:
     segments = {}
     for path in (folder / "segments").glob("*.seg"):
         data = path.read_bytes()
-        magic, major, _minor, length, number, uuid, timeline, base, _created, salt, count = struct.unpack_from(
-            "<8sHHIQ16s8sQQII", data
+        magic, major, _minor, length, number, uuid, timeline, base, end, _created, salt, count = struct.unpack_from(
+            "<8sHHIQ16s8sQQQII", data
         )
-        if magic != bytes.fromhex("89434B50540D0A1A") or major != 1 or length != 76 + 8 * count or number != int(path.stem):
+        if magic != bytes.fromhex("89434B50540D0A1A") or major != 1 or length != 84 + 8 * count or number != int(path.stem):
             raise NotReadable(f"{path.name}: header")
         if crc32(data[: length - 4]) != int.from_bytes(data[length - 4 : length], "little"):
             raise NotReadable(f"{path.name}: header checksum")
-        replaces = struct.unpack_from(f"<{count}Q", data, 72)
+        replaces = struct.unpack_from(f"<{count}Q", data, 80)
         if uuid.hex() != store["uuid"] or timeline.hex() not in store["timelines"]:
             raise NotReadable(f"{path.name}: another store")
-        segments[number] = (base, salt, length, replaces, data)
-    void = {old for segment in segments.values() for old in segment[3]}
+        segments[number] = (base, end, salt, length, replaces, data)
+    void = {old for segment in segments.values() for old in segment[4]}
     frames: list[Frame] = []
-    for base, salt, at, replaces, data in sorted(segment for number, segment in segments.items() if number not in void):
+    due = 1
+    for base, end, salt, at, _, data in sorted(segment for number, segment in segments.items() if number not in void):
         chain = salt
-        if frames and not replaces and base != frames[-1].lsn + 1:
-            raise NotReadable(f"LSN {frames[-1].lsn + 1} is missing")
+        if base != due:
+            raise NotReadable(f"LSN {due} is missing")
         while data[at:].rstrip(b"\0"):
             frame, chain, at = _frame(data, at, chain)
             frames.append(frame)
+            due = frame.lsn + 1
+        due = max(due, end)
     return frames
 
 
@@ -228,18 +231,18 @@ class MiniReader:
             del self.threads[fields[1]]
             self.lanes = {number: lane for number, lane in self.lanes.items() if lane.thread != fields[1]}
         elif kind == TOMBSTONE:
-            self._remove(self.lanes[fields[1]], fields[3])
+            self._remove(self.lanes[fields[1]], fields[3], fields[5])
         elif kind == META:
             self.facts.update(fields[0])
 
     def _checkpoint(self, ref: Ref, fields: list[Any]) -> None:
-        lane_number, form, parent_form, _token, source, _mask, consumed, _run, _refs = fields
+        lane_number, form, parent_form, _token, source, _mask, consumed, _run, place, _refs = fields
         lane = self.lanes[lane_number]
         node = lane.node(_id(form))
         parent = None if parent_form is None else _id(parent_form)
         groups = [_refs_of(group, ref[0]) for group in consumed[1:]] if consumed else [[], [], []]
         if not node.place:
-            node.place, node.removed = ref[0], False
+            node.place, node.removed = place or ref[0], False
             lane.head = _id(form)
             node.gated, node.consumed = bool(consumed and consumed[0]), groups
         elif node.parent != parent:
@@ -261,13 +264,12 @@ class MiniReader:
                 made.consumed[0 if made.source == UPDATE else 1].append(ref)
 
     @staticmethod
-    def _remove(lane: Lane, hashes: bytes) -> None:
+    def _remove(lane: Lane, hashes: bytes, head: bytes | str | None) -> None:
         gone = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
         for id, node in lane.nodes.items():
             if _hash(id) in gone and node.place:
                 node.place, node.batches, node.history, node.removed = 0, [], None, True
-        if lane.head is not None and not lane.nodes[lane.head].place:
-            lane.head = next(iter(lane.newest_first()), None)
+        lane.head = None if head is None else _id(head)
 
     # -- what a user sees -----------------------------------------------------------------------------------------------
 
@@ -292,7 +294,7 @@ class MiniReader:
 
     def _record(self, node: Node) -> tuple[Any, Any, dict[str, tuple[Any, Value | None]]]:
         assert node.ref is not None
-        refs = _refs_of(self.frames[node.ref[0]].entries[node.ref[1]][4 + 8], node.ref[0])
+        refs = _refs_of(self.frames[node.ref[0]].entries[node.ref[1]][4 + 9], node.ref[0])
         skeleton, metadata, table = _unpack(self.body(node.ref))
         return skeleton, metadata, {channel: (version, self._slot(slot, refs)) for channel, (version, slot) in table.items()}
 

@@ -35,6 +35,8 @@ from ckptstore.model import (
 class Kind(IntEnum):
     """Record kinds of format 1. A number is never reused."""
 
+    VOID = 0
+    """What compaction leaves in place of a dead record, so that the ordinals of the others stay."""
     THREAD = 1
     LANE = 2
     CHECKPOINT = 3
@@ -209,11 +211,12 @@ def _unpack_folds(packed: bytes) -> tuple[Ref, ...]:
     return tuple(folds)
 
 
-# -- CHECKPOINT [lane, id, parent id, token, source, value mask, consumed, run, refs] --------------------------------------
+# -- CHECKPOINT [lane, id, parent id, token, source, value mask, consumed, run, place, refs] -------------------------------
 #    body: [skeleton, metadata, {channel: [version, slot]}]
 #    slot: nil (no value), an integer (index into refs) or [type tag, bytes] (a tiny value, inline)
 #    skeleton and metadata: a map, or [type tag, bytes] where the map held more than plain types
 #    run: 8-byte hash of the run id in the metadata, or nil
+#    place: LSN of the first put of this id where this is a later one, else 0
 #    consumed: [gated, every, newest, first], each a flat list of references; [] when nothing was
 
 
@@ -289,6 +292,7 @@ def encode_checkpoint(
     mask: int,
     consumed: Consumed,
     run: bytes | None,
+    place: int,
     refs: Iterable[Ref],
 ) -> Encoded:
     fields = (
@@ -300,13 +304,14 @@ def encode_checkpoint(
         mask,
         consumed_field(consumed),
         run,
+        place,
         _flat(refs),
     )
     return Encoded(Kind.CHECKPOINT, prepared.codec, prepared.raw_length, fields, prepared.body)
 
 
 def decode_checkpoint(ref: Ref, entry: Entry, raw: bytes) -> CheckpointRecord:
-    lane, id, parent, token, _source, _mask, consumed, _run, flat = entry[HEADER:]
+    lane, id, parent, token, _source, _mask, consumed, _run, _place, flat = entry[HEADER:]
     refs = _refs(flat, ref.lsn)
     skeleton, metadata, packed = unpack(raw)
     table = {channel: Slot(version, _slot_value(value, refs)) for channel, (version, value) in packed.items()}
@@ -325,7 +330,7 @@ def decode_checkpoint(ref: Ref, entry: Entry, raw: bytes) -> CheckpointRecord:
 
 def checkpoint_refs(lsn: int, entry: Entry) -> tuple[Ref, ...]:
     """The values a CHECKPOINT entry references."""
-    return _refs(entry[HEADER + 8], lsn)
+    return _refs(entry[HEADER + 9], lsn)
 
 
 def _slot_value(value: Any, refs: Sequence[Ref]) -> Ref | Typed | None:
@@ -484,17 +489,18 @@ def encode_head(lane: int, id: str, fence: int) -> Encoded:
     return _encoded(Kind.HEAD, (lane, id_form(id), fence))
 
 
-# -- TOMBSTONE [scope, number, unix time in ms, hashes, dead] --------------------------------------------------------------
+# -- TOMBSTONE [scope, number, unix time in ms, hashes, dead, head] --------------------------------------------------------
 #    scope 0: number is a thread, hashes are 8-byte late hashes of its ids
 #    scope 1: number is a lane, hashes are the 16-byte name hashes of the removed ids
+#    head: scope 1: the lane's head after the removal, an id or nil
 #    dead: LSNs of frames that hold nothing live from here on, as runs: first, count, first, count, ...
 
 THREAD_SCOPE = 0
 LANE_SCOPE = 1
 
 
-def encode_tombstone(scope: int, number: int, now_ms: int, hashes: bytes, dead: Iterable[int]) -> Encoded:
-    return _encoded(Kind.TOMBSTONE, (scope, number, now_ms, hashes, _runs(dead)))
+def encode_tombstone(scope: int, number: int, now_ms: int, hashes: bytes, dead: Iterable[int], head: str | None = None) -> Encoded:
+    return _encoded(Kind.TOMBSTONE, (scope, number, now_ms, hashes, _runs(dead), None if head is None else id_form(head)))
 
 
 def _runs(lsns: Iterable[int]) -> list[int]:
@@ -531,7 +537,7 @@ def checkpoint_run(entry: Entry) -> bytes | None:
     return run
 
 
-_ID_FIELDS = {Kind.CHECKPOINT: (1, 2), Kind.WRITES: (1, 7), Kind.HISTORY: (1,), Kind.HEAD: (1,)}
+_ID_FIELDS = {Kind.CHECKPOINT: (1, 2), Kind.WRITES: (1, 7), Kind.HISTORY: (1,), Kind.HEAD: (1,), Kind.TOMBSTONE: (5,)}
 _HASHED = 1
 
 

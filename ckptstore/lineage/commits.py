@@ -225,6 +225,7 @@ class Commits:
                 self._refuse_late(view, lane, parent)
             if draft.expect_head:
                 self._refuse_conflict(view, lane, number, parent, id)
+            before = None if own is None or own_number is None else view.live_checkpoint(number, own_number)
             consumed, history = Consumed(), None
             if step is not None and parent is not None:
                 consumed = Consumed(every=(Ref(0, len(records)),))
@@ -235,6 +236,9 @@ class Commits:
                 consumed = draft.rule(edge)
                 if consumed.first:
                     consumed = consumed._replace(gated=_doubtful(consumed, edge, known.parent_table, draft.versions))
+                if before is not None and before.parent == parent_number:
+                    # Put again under the same parent: it was made by what made it first.
+                    consumed = before.consumed
                 if parent_ref is None and own is None:
                     history = self._twin_history(view, number, edge, draft.versions)
             ordinal = len(records)
@@ -249,6 +253,7 @@ class Commits:
                     mask=mask,
                     consumed=consumed,
                     run=None if draft.run is None else run_hash(draft.run),
+                    place=before.place if before is not None else 0,
                     refs=refs,
                 )
             )

@@ -68,8 +68,8 @@ def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str])
             break
         if parent.removed:
             raise CheckpointLineageIntegrityError(
-                f"history of {sorted(open_channels)} is lost: the parent of checkpoint {read_record(view, entry.ref).id!r} was "
-                "removed and left no history record. Start from a checkpoint that holds these channels' values"
+                f"broken chain at checkpoint {read_record(view, entry.ref).id!r}: its parent was removed and left no history record, so "
+                f"the history of {sorted(open_channels)} is lost. Start from a checkpoint that holds these channels' values"
             )
         _collect_edge(view, parent, entry, open_channels, edges)
         if parent.mask and any(parent.mask & channel_bit(channel) for channel in open_channels):

@@ -18,7 +18,7 @@ def frames_of(view: View, lane: int) -> set[int]:
     """LSNs of frames that records of this lane stand in, by the index alone; what those reference is not followed."""
     lsns = _names(view, lane)
     for number in all_numbers(view, lane):
-        entry = view.checkpoint(lane, number)
+        entry = view.live_checkpoint(lane, number)
         if entry is not None:
             lsns.add(entry.ref.lsn)
         lsns.update(batch.ref.lsn for batch in view.writes(lane, number))

@@ -130,7 +130,7 @@ class LaneState(NamedTuple):
     checkpoints: int = 0
     head: int = 0
     removals: int = 0
-    """How often checkpoints were removed: as long as it stays, what was live is live."""
+    """How often checkpoints were removed or put again: as long as it stays, what was live is live."""
 
 
 class Catalog:
@@ -303,7 +303,7 @@ class Catalog:
         """Fold one frame's directory into the index."""
         for ordinal, entry in enumerate(entries):
             kind = entry[0]
-            if kind == Kind.VALUE:
+            if kind in (Kind.VALUE, Kind.VOID):
                 continue
             _APPLY[kind](self, Ref(lsn, ordinal), entry[HEADER:])
 
@@ -325,7 +325,7 @@ class Catalog:
         self._kv.put(b"n", _PAIR.pack(max(next_thread - 1, thread), max(next_lane - 1, lane)))
 
     def _apply_checkpoint(self, ref: Ref, fields: Sequence[Any]) -> None:
-        lane, id_field, parent_field, token, source, mask, consumed, run, _refs = fields
+        lane, id_field, parent_field, token, source, mask, consumed, run, first_put, _refs = fields
         state = self.state(lane)
         number, state = self._numbered(lane, id_field, state)
         parent, state = (0, state) if parent_field is None else self._numbered(lane, parent_field, state)
@@ -334,7 +334,8 @@ class Catalog:
         if old is None or old.removed:
             # A native step consumed a batch of its own frame, whose LSN was not known when it was encoded.
             own = bool(consumed) and 0 in consumed[1][::2]
-            place, known = ref.lsn, consumed_field(consumed_from(consumed, ref.lsn)) if own else consumed
+            place = first_put or ref.lsn
+            known = consumed_field(consumed_from(consumed, ref.lsn)) if own else consumed
             self._kv.put(b"O" + packed + _lsn_key(place), _U32.pack(number))
             state = state._replace(checkpoints=state.checkpoints + 1, head=number)
             if self._kv.get(b"f") is not None:
@@ -343,6 +344,7 @@ class Catalog:
             # A re-put keeps its place and, under the same parent, what made it: the first LSN counts for attribution.
             place = old.place
             known = consumed_field(old.consumed) if old.parent == parent else consumed
+            state = state._replace(removals=state.removals + 1)
             if old.parent and old.parent != parent:
                 self._kv.delete(b"K" + _PAIR.pack(lane, old.parent) + _lsn_key(place))
         if parent:
@@ -414,7 +416,7 @@ class Catalog:
             self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(*state._replace(head=number)))
 
     def _apply_tombstone(self, ref: Ref, fields: Sequence[Any]) -> None:
-        scope, number, now_ms, hashes, dead = fields
+        scope, number, now_ms, hashes, dead, head = fields
         if scope == THREAD_SCOPE:
             self._remove_thread(number)
             for at in range(0, len(hashes), 8):
@@ -423,7 +425,7 @@ class Catalog:
                 self._kv.put(b"f", b"")
         else:
             assert scope == LANE_SCOPE
-            self._remove_checkpoints(number, [hashes[at : at + 16] for at in range(0, len(hashes), 16)])
+            self._remove_checkpoints(number, [hashes[at : at + 16] for at in range(0, len(hashes), 16)], head)
         for first, count in zip(dead[::2], dead[1::2], strict=True):
             for lsn in range(first, first + count):
                 self._kv.put(b"D" + _lsn_key(lsn), b"")
@@ -439,30 +441,38 @@ class Catalog:
         self._kv.delete(b"t" + packed)
         self._kv.delete(b"T" + hashed)
 
-    def _remove_checkpoints(self, lane: int, hashes: list[bytes]) -> None:
+    def _remove_checkpoints(self, lane: int, hashes: list[bytes], head_form: Any) -> None:
         packed = _U32.pack(lane)
         state = self.state(lane)
         count = state.checkpoints
         for hashed in hashes:
             found = self._kv.get(b"I" + packed + hashed)
-            entry = None if found is None else self.live_checkpoint(lane, _number(found))
-            if entry is None:
-                continue
-            count -= 1
-            self._kv.delete(b"O" + packed + _lsn_key(entry.place))
-            if entry.parent:
-                self._kv.delete(b"K" + _PAIR.pack(lane, entry.parent) + _lsn_key(entry.place))
-            self._clear(b"W" + _PAIR.pack(lane, entry.number))
-            self._clear(b"R" + _PAIR.pack(lane, entry.number))
-            # The number stays, marked: a walk that meets it knows of a loss.
-            self._put_checkpoint(lane, entry.number, entry.ref, 0, entry.parent, 0, _REMOVED, b"", [])
-        head = state.head
-        if head and self.live_checkpoint(lane, head) is None:
-            head = next((number for _, number in self.newest_first(lane)), 0)
+            if found is None:
+                # Compaction took the record; the mark stays, so that a walk that meets the id knows of a loss.
+                number = state.numbers + 1
+                state = state._replace(numbers=number)
+                self._kv.put(b"I" + packed + hashed, _U32.pack(number))
+            else:
+                number = _number(found)
+            entry = self.checkpoint(lane, number)
+            if entry is not None and not entry.removed:
+                count -= 1
+                self._kv.delete(b"O" + packed + _lsn_key(entry.place))
+                if entry.parent:
+                    self._kv.delete(b"K" + _PAIR.pack(lane, entry.parent) + _lsn_key(entry.place))
+                self._clear(b"W" + _PAIR.pack(lane, number))
+                self._clear(b"R" + _PAIR.pack(lane, number))
+            parent = 0 if entry is None else entry.parent
+            self._put_checkpoint(lane, number, Ref(0, 0), 0, parent, 0, _REMOVED, b"", [])
+        head = 0 if head_form is None else self._number_of(lane, id_hash(head_form)) or 0
         self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head, state.removals + 1))
 
     def _apply_meta(self, ref: Ref, fields: Sequence[Any]) -> None:
         for name, value in fields[0].items():
+            if name == "numbers":
+                # What compaction took away must not make numbers come back.
+                self._count_numbers(*value)
+                continue
             self._kv.put(b"m" + name.encode(), msgpack.packb(value))
 
     def _numbered(self, lane: int, form: Any, state: LaneState) -> tuple[int, LaneState]:

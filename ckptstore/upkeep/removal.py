@@ -16,6 +16,7 @@ from ckptstore.codec.records import (
     THREAD_SCOPE,
     Encoded,
     Kind,
+    checkpoint_id,
     checkpoint_run,
     encode_copy,
     encode_history,
@@ -184,7 +185,8 @@ def _remove(storage: Storage, choose: Callable[[View], Mapping[int, Collection[i
                 kept |= reachable(view, other, without=chosen.get(other, ()))
             hashes = view.id_hashes(lane)
             names = b"".join(hashes[number] for number in sorted(gone))
-            tombstones.append(encode_tombstone(LANE_SCOPE, lane, now_ms(), names, dead - kept))
+            head = _head_after(view, lane, gone)
+            tombstones.append(encode_tombstone(LANE_SCOPE, lane, now_ms(), names, dead - kept, head))
         return [record for record in histories if record is not None] + tombstones
 
     try:
@@ -192,6 +194,15 @@ def _remove(storage: Storage, choose: Callable[[View], Mapping[int, Collection[i
     except _Nothing:
         return 0
     return removed
+
+
+def _head_after(view: View, lane: int, gone: Collection[int]) -> str | None:
+    """The head once these checkpoints are removed: the present one, or the newest that is left."""
+    head = view.head(lane)
+    if head is None or head.number in gone:
+        left = next((number for _, number in view.newest_first(lane) if number not in gone), None)
+        head = None if left is None else view.live_checkpoint(lane, left)
+    return None if head is None else checkpoint_id(view.entries(head.ref.lsn)[head.ref.ordinal])
 
 
 def _survivor(view: View, lane: int, entry: CheckpointEntry, kept: set[int]) -> Encoded | None:

@@ -51,7 +51,7 @@ NAN, INFINITE = float("nan"), float("inf")
 
 WRONG_FOR_BOTH: list[tuple[str, Any]] = [
     *[("durability", value) for value in ("full", "", None, 1)],
-    *[("index", value) for value in ("memory", "", None, 1)],
+    *[("index", value) for value in ("memory", "", 1)],
     *[("read_only", value) for value in (1, "yes", None)],
     *[("mode", value) for value in ("half", "", 1)],
     *[("max_value_bytes", value) for value in (0, -1, _GIB + 1, "1", 1.5, True, None)],

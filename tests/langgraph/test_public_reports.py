@@ -242,7 +242,7 @@ def test_ancestors_removed_by_hand_are_an_error_and_not_an_empty_list(saver: Ckp
     storage = saver.store._storage
 
     def forget(view: Any) -> list[Any]:
-        return [encode_tombstone(LANE_SCOPE, view.lane("t", ""), 0, b"".join(map(name_hash, others)), ())]
+        return [encode_tombstone(LANE_SCOPE, view.lane("t", ""), 0, b"".join(map(name_hash, others)), (), head)]
 
     storage.commit(forget)
     with pytest.raises(CheckpointLineageIntegrityError, match=head):

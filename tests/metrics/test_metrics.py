@@ -30,7 +30,7 @@ def test_commits_and_fsyncs_are_counted(tmp_path: Path) -> None:
     with _busy(tmp_path / "s") as store:
         stats = store.stats()
         assert stats.appends == stats.frames == stats.last_lsn == 30
-        assert stats.appended_bytes + 76 == stats.log_bytes == stats.live_bytes + stats.dead_bytes
+        assert stats.appended_bytes + 84 == stats.log_bytes == stats.live_bytes + stats.dead_bytes
         assert stats.fsyncs >= 1
         assert 0 < stats.slowest_fsync <= stats.fsync_seconds
         assert stats.durable_lsn == 30

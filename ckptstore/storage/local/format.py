@@ -2,7 +2,7 @@
 
 All integers are little-endian. A segment is a header followed by frames, end to end, without padding.
 
-Segment header, 76 bytes and 8 for each replaced segment:
+Segment header, 84 bytes and 8 for each replaced segment:
 
     0   8  magic 89 43 4B 50 54 0D 0A 1A: a high bit, CR LF and ^Z, so that a text-mode copy fails at once
     8   2  format major          a reader refuses a major it does not know
@@ -12,10 +12,11 @@ Segment header, 76 bytes and 8 for each replaced segment:
     24 16  store uuid
     40  8  timeline              see docs/format.md, 'Timelines'
     48  8  base LSN              LSN of the first frame
-    56  8  created, unix ms
-    64  4  salt                  seeds the chain of header checksums
-    68  4  number of replaced segments
-    72 8*n ids of the segments that this one replaces
+    56  8  end LSN               of a segment that replaces others: the LSN after the last that it covers; else 0
+    64  8  created, unix ms
+    72  4  salt                  seeds the chain of header checksums
+    76  4  number of replaced segments
+    80 8*n ids of the segments that this one replaces
     .   4  CRC-32 of all bytes before
 
 Frame, 44 bytes, a directory and bodies:
@@ -51,7 +52,7 @@ MAJOR = 1
 MINOR = 0
 MAGIC = b"\x89CKPT\r\n\x1a"
 
-_SEGMENT = struct.Struct("<8sHHIQ16s8sQQII")
+_SEGMENT = struct.Struct("<8sHHIQ16s8sQQQII")
 _CRC = struct.Struct("<I")
 
 MARK = b"\xc4KF"
@@ -68,6 +69,7 @@ class SegmentHeader(NamedTuple):
     uuid: bytes
     timeline: bytes
     base_lsn: int
+    end_lsn: int
     created_ms: int
     salt: int
     replaces: tuple[int, ...]
@@ -87,6 +89,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
         header.uuid,
         header.timeline,
         header.base_lsn,
+        header.end_lsn,
         header.created_ms,
         header.salt,
         len(header.replaces),
@@ -121,11 +124,11 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
     length = segment_header_length(data)
     if len(data) < length or crc32(data[: length - 4]) != _CRC.unpack_from(data, length - 4)[0]:
         raise CorruptionError("the segment header does not match its checksum")
-    _, _, _, _, segment, uuid, timeline, base, created, salt, replaced = _SEGMENT.unpack_from(data)
+    _, _, _, _, segment, uuid, timeline, base, end, created, salt, replaced = _SEGMENT.unpack_from(data)
     if length != _SEGMENT.size + 8 * replaced + _CRC.size:
         raise CorruptionError("the segment header has the wrong length")
     replaces = struct.unpack_from(f"<{replaced}Q", data, _SEGMENT.size)
-    return SegmentHeader(segment, uuid, timeline, base, created, salt, replaces)
+    return SegmentHeader(segment, uuid, timeline, base, end, created, salt, replaces)
 
 
 class FrameHeader(NamedTuple):

@@ -61,6 +61,6 @@ def read_hint(vfs: Vfs, layout: Layout, header: fmt.SegmentHeader) -> list[HintI
         return None
     raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_LARGEST)
     salt, items = msgpack.unpackb(raw, unicode_errors="surrogatepass", strict_map_key=False)
-    if salt != header.salt or not items:
+    if salt != header.salt or (not items and not header.replaces):
         return None
     return [HintItem(*item) for item in items]

@@ -55,7 +55,8 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
     hinted, expected = 0, 1
     for header, following in pairwise(headers):
         hint = read_hint(segments.vfs, segments.layout, header)
-        if hint is None or header.base_lsn != expected or hint[-1].lsn + 1 != following.base_lsn:
+        covered = max(header.end_lsn, hint[-1].lsn + 1 if hint else 0)
+        if hint is None or header.base_lsn != expected or covered != following.base_lsn:
             break
         for item in hint:
             visit(item.lsn, Location(header.segment, item.offset, item.length), item.entries)

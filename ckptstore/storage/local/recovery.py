@@ -59,7 +59,7 @@ def drop_begun_in_vain(segments: Segments, headers: list[fmt.SegmentHeader]) -> 
     if len(headers) < 2:
         return 0
     last = headers[-1]
-    if left_over(segments, last.segment, last.length):
+    if last.replaces or left_over(segments, last.segment, last.length):
         return 0
     headers.pop()
     _delete(segments, last.segment)
@@ -98,19 +98,21 @@ def replay(
     """
     end = End(0, 0, expected, 0)
     for index, header in enumerate(headers):
-        if header.base_lsn != expected and not header.replaces:
+        if header.base_lsn != expected:
             raise CorruptionError(
                 f"{segments.layout.segment(header.segment)} starts at LSN {header.base_lsn}, the log before it ends at "
                 f"{expected - 1}: a segment is missing. Restore it or a backup, or run `ckpt salvage`"
             )
         offset, chain, durable = header.length, header.salt, known_durable
         for found in segments.scan(header.segment, offset, chain):
-            if found.header.lsn != expected and not header.replaces:
+            if found.header.lsn != expected and not (header.replaces and expected < found.header.lsn < header.end_lsn):
                 break
             visit(found)
             expected = found.header.lsn + 1
             offset, chain = found.location.offset + found.location.length, found.header.crc
             durable = max(durable, found.header.durable)
+        # A segment that replaces others covers their LSNs, those that fell away included.
+        expected = max(expected, header.end_lsn)
         end = End(header.segment, offset, expected, chain)
         last = index == len(headers) - 1
         if left_over(segments, header.segment, offset) or (last and durable >= expected):
@@ -207,7 +209,7 @@ def rewrite_last(segments: Segments, headers: list[fmt.SegmentHeader], end: End)
             frames.append(data)
         return b"".join(frames), chain
 
-    header, chain, size = segments.create(number, old.base_lsn, (old.segment, *old.replaces), seal)
+    header, chain, size = segments.create(number, old.base_lsn, (old.segment, *old.replaces), end.next_lsn, seal)
     segments.vfs.unlink(segments.layout.segment(old.segment))
     segments.vfs.sync_folder(segments.layout.segments)
     headers[-1] = header

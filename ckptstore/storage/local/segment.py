@@ -68,7 +68,12 @@ class Segments:
             return self._fds[segment]
 
     def create(
-        self, number: int, base_lsn: int, replaces: tuple[int, ...] = (), seal: Callable[[int], tuple[bytes, int]] | None = None
+        self,
+        number: int,
+        base_lsn: int,
+        replaces: tuple[int, ...] = (),
+        end_lsn: int = 0,
+        seal: Callable[[int], tuple[bytes, int]] | None = None,
     ) -> tuple[fmt.SegmentHeader, int, int]:
         """Make a segment appear at once and durably.
 
@@ -77,6 +82,7 @@ class Segments:
 
         Args:
             replaces: ids of the segments it replaces, transitively: the rename is the moment they stop to count.
+            end_lsn: of a segment that replaces others: the LSN after the last that it covers.
             seal: given the salt, returns the frames to begin with and their last header CRC.
 
         Returns:
@@ -85,7 +91,9 @@ class Segments:
         # A file of this number may stand there, begun in vain; the rename replaces it, and a descriptor would still lead to it.
         self.forget(number)
         salt = int.from_bytes(os.urandom(4), "little")
-        header = fmt.SegmentHeader(number, self._identity.uuid, self._identity.timeline, base_lsn, now_ms(), salt, replaces)
+        header = fmt.SegmentHeader(
+            number, self._identity.uuid, self._identity.timeline, base_lsn, end_lsn, now_ms(), salt, replaces
+        )
         frames, chain = (b"", salt) if seal is None else seal(salt)
         data = fmt.encode_segment_header(header) + frames
         self.vfs.point("segment:before-create")
