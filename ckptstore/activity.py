@@ -34,3 +34,5 @@ class Activity:
     refused_late: int = 0
     conflicts: int = 0
     cut_tail_bytes: int = 0
+    last_compaction_ms: int | None = None
+    """Unix time in ms of the last compaction by this process."""

@@ -117,6 +117,10 @@ class CorruptionError(CkptStoreError, RuntimeError):
     """Bytes on disk do not match their checksum, or are missing: the message names segment, offset and LSN."""
 
 
+class FrameGoneError(CkptStoreError, RuntimeError):
+    """What was being read was removed and compacted away in that moment. The store reads again by itself."""
+
+
 class StaleIndexError(CkptStoreError, RuntimeError):
     """The index points at a frame that is not the one it names; it was marked bad and is rebuilt at the next open."""
 

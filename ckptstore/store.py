@@ -19,11 +19,11 @@ from ckptstore.model import ChannelHistory, LaneName, Outline, StoredCheckpoint,
 from ckptstore.options import StoreOptions, checked_options
 from ckptstore.state.materializer import Reducer, materialize
 from ckptstore.state.plain import PlainSerde, load_write
-from ckptstore.storage import Storage, View
+from ckptstore.storage import Compaction, Storage, View
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
-from ckptstore.upkeep import removal
+from ckptstore.upkeep import compaction, removal
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
 
@@ -55,8 +55,7 @@ class StoreStats(NamedTuple):
     refused_late: int
     conflicts: int
     cut_tail_bytes: int
-    last_compaction_ms: int | None = None
-    """Unix time in ms of the last compaction; None as long as there was none."""
+    last_compaction_ms: int | None
 
 
 class Store(Commits):
@@ -306,6 +305,22 @@ class Store(Commits):
         """
         return removal.prune(self._storage, thread)
 
+    def compact(self, *, least_dead: float = 0.0) -> Compaction:
+        """Give the space of what was deleted and pruned back, while readers and writers of all processes go on.
+
+        Args:
+            least_dead: share of a segment, 0 to 1, that has to be dead for it to be rewritten; 0 rewrites whatever gives anything.
+
+        Returns:
+            What it did, in segments, bytes and frames. Extra space while it runs: about one segment.
+
+        Raises:
+            LockTimeoutError: another compaction is going on. NoSpaceError, ReadOnlyError, StorageIOError
+        """
+        if isinstance(least_dead, bool) or not isinstance(least_dead, int | float) or not 0 <= least_dead <= 1:
+            raise InvalidArgumentError(f"least_dead={least_dead!r}: a number from 0 to 1 is needed")
+        return compaction.compact(self._storage, self._values, least_dead)
+
     def delete_for_runs(self, runs: Iterable[str]) -> int:
         """Remove every checkpoint, in any thread and namespace, whose metadata names one of these runs; return how many."""
         return removal.delete_for_runs(self._storage, runs)
@@ -351,6 +366,10 @@ class Store(Commits):
     async def aprune(self, thread: str) -> int:
         """`prune` in a worker thread."""
         return await asyncio.to_thread(self.prune, thread)
+
+    async def acompact(self, *, least_dead: float = 0.0) -> Compaction:
+        """`compact` in a worker thread."""
+        return await asyncio.to_thread(self.compact, least_dead=least_dead)
 
     async def await_durable(self, lsn: int) -> None:
         """`wait_durable` in a worker thread."""

@@ -50,6 +50,8 @@ class Kind(IntEnum):
 
 
 Entry = list[Any]
+VOID = (0, 0, 0, 0)
+"""The directory entry of a dead record that compaction took out."""
 HEADER = 4
 """Number of leading items every entry has: kind, codec, body length, raw length."""
 
@@ -556,3 +558,9 @@ def hashed_entry(entry: Entry) -> Entry:
 def id_hash(form: Any) -> bytes:
     """Name hash of an id field, of a log entry or of a hint."""
     return form.data if isinstance(form, msgpack.ExtType) else name_hash(id_text(form))
+
+
+def kept(frame_entry: Entry, body: bytes) -> Encoded:
+    """A record of a frame as it is, to be written again."""
+    kind, codec, _, raw_length, *fields = frame_entry
+    return Encoded(kind, codec, raw_length, tuple(fields), body)

@@ -39,11 +39,15 @@ _TURNS = 16
 
 
 class Spot(NamedTuple):
-    """A place in a lane as it was seen: values chosen there are good as long as the lane is the same and nothing was removed."""
+    """A place in a lane as it was seen: values chosen there are good as long as nothing was removed from the lane, nor compacted.
+
+    Compaction takes away what is only a base of something live, after basing that on something else.
+    """
 
     lane: LaneName
     number: int | None
     removals: int
+    compactions: int
     at: CheckpointEntry | None
     """The parent of a put, the target of a batch of writes."""
     table: Mapping[str, Slot]
@@ -52,7 +56,11 @@ class Spot(NamedTuple):
         """Whether that is still so; asked under the commit lock."""
         if self.number is None:
             return True
-        return view.lane(self.lane.thread, self.lane.ns) == self.number and view.state(self.number).removals == self.removals
+        return (
+            view.lane(self.lane.thread, self.lane.ns) == self.number
+            and view.state(self.number).removals == self.removals
+            and view.compactions() == self.compactions
+        )
 
 
 class Placer:
@@ -79,10 +87,10 @@ class Placer:
     def spot(self, view: View, lane: LaneName, id: str | None, table: Mapping[str, Slot]) -> Spot:
         number = view.lane(lane.thread, lane.ns)
         if number is None:
-            return Spot(lane, None, 0, None, table)
+            return Spot(lane, None, 0, 0, None, table)
         known = None if id is None else view.number(number, id)
         at = None if known is None else view.live_checkpoint(number, known)
-        return Spot(lane, number, view.state(number).removals, at, table)
+        return Spot(lane, number, view.state(number).removals, view.compactions(), at, table)
 
     def place(self, view: View, spot: Spot, channel: str | None, typed: Typed, same: Sequence[Ref], fresh: list[Encoded]) -> Ref:
         """A record for a value: one that is there, or a new one appended to `fresh`, whose reference has LSN 0.

@@ -77,6 +77,28 @@ Batch = Sequence[Encoded]
 Resolve = Callable[[View], Batch]
 
 
+Rewrite = Callable[[Frame], Sequence[Encoded | None] | None]
+"""What compaction keeps of a frame: None for nothing, else a record for each ordinal, None for one that is dead."""
+
+
+class Survey(Protocol):
+    """What is live, as seen in one view. What was live then and is not any more is kept; nothing becomes live again."""
+
+    def rewriter(self, first: int, end: int) -> Rewrite:
+        """How to rewrite the frames from LSN `first` to before `end`, all of them together."""
+        ...
+
+
+class Compaction(NamedTuple):
+    """What a compaction did."""
+
+    segments_before: int
+    segments_after: int
+    bytes_before: int
+    bytes_after: int
+    frames_dropped: int
+
+
 class StorageStats(NamedTuple):
     """Sizes of a storage, in bytes, and its log position."""
 
@@ -121,6 +143,18 @@ class Storage(Protocol):
 
     def sync(self) -> None:
         """Make everything committed so far durable."""
+        ...
+
+    def compact(self, survey: Callable[[View], Survey], *, least_dead: float = 0.0) -> Compaction:
+        """Rewrite what holds dead records, while readers and writers go on, and give the space back.
+
+        Args:
+            survey: looks once at a consistent view and says what is live.
+            least_dead: leave segments alone of which a smaller share is known to be dead.
+
+        Raises:
+            LockTimeoutError: another compaction is going on. ReadOnlyError, NoSpaceError, StorageIOError
+        """
         ...
 
     def stats(self) -> StorageStats: ...

@@ -23,6 +23,7 @@ Keys, big-endian so that byte order is number order (lane and checkpoint numbers
     D lsn                      -> b""                          frames that hold nothing live any more
     m name                     -> msgpack                      facts of the store
     n                          -> thread u32, lane u32         numbers given so far, never reused
+    c                          -> u64                          compactions; records chosen before the newest one may be gone
 
 Frame locations (`F lsn`) and the log position belong to the storage, not to the catalog.
 """
@@ -186,12 +187,16 @@ class Catalog:
 
     def origins(self, lane: int) -> list[int]:
         """Lanes whose records this lane reads besides its own: what it was copied from."""
+        return [origin for origin, _ in self.origin_threads(lane)]
+
+    def origin_threads(self, lane: int) -> list[tuple[int, int]]:
+        """(lane, its thread) of what this lane was copied from; they may be deleted since."""
         value = self._kv.get(b"y" + _U32.pack(lane))
-        return [] if value is None else list(msgpack.unpackb(value))
+        return [] if value is None else [(origin, thread) for origin, thread in msgpack.unpackb(value)]
 
     def copied_lanes(self) -> list[tuple[int, list[int]]]:
         """(lane, lanes whose records it reads) of all lanes made by copying."""
-        return [(_U32.unpack(key[1:])[0], list(msgpack.unpackb(value))) for key, value in self._kv.scan(b"y")]
+        return [(_U32.unpack(key[1:])[0], [origin for origin, _ in msgpack.unpackb(value)]) for key, value in self._kv.scan(b"y")]
 
     def next_numbers(self) -> tuple[int, int]:
         """The next thread number and lane number."""
@@ -291,6 +296,21 @@ class Catalog:
     def id_hashes(self, lane: int) -> dict[int, bytes]:
         """Name hash of every number of a lane."""
         return {_number(value): key[5:] for key, value in self._kv.scan(b"I" + _U32.pack(lane))}
+
+    def compactions(self) -> int:
+        """How often the log was compacted, as far as this index knows."""
+        value = self._kv.get(b"c")
+        return 0 if value is None else _U64.unpack(value)[0]
+
+    def count_compaction(self) -> None:
+        self._kv.put(b"c", _U64.pack(self.compactions() + 1))
+
+    def drop_dead(self, lsn: int) -> None:
+        """A frame is gone: forget that it was dead."""
+        self._kv.delete(b"D" + _lsn_key(lsn))
+
+    def is_dead(self, lsn: int) -> bool:
+        return self._kv.get(b"D" + _lsn_key(lsn)) is not None
 
     def dead(self) -> Iterator[int]:
         """LSNs of frames that hold nothing live."""
@@ -406,7 +426,9 @@ class Catalog:
             for key, value in list(self._kv.scan(prefix + old)):
                 self._kv.put(prefix + new + key[5:], value)
         self._kv.put(b"s" + new, _STATE.pack(*self.state(source)))
-        self._kv.put(b"y" + new, msgpack.packb([source, *self.origins(source)]))
+        address = self.address(source)
+        assert address is not None
+        self._kv.put(b"y" + new, msgpack.packb([(source, address.thread), *self.origin_threads(source)]))
 
     def _apply_head(self, ref: Ref, fields: Sequence[Any]) -> None:
         lane, id_field, _fence = fields

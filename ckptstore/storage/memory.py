@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ckptstore.activity import Activity
-from ckptstore.codec.records import Encoded, unpack
+from ckptstore.codec.records import VOID, Encoded, unpack
 from ckptstore.codec.records import pack as pack_directory
 from ckptstore.errors import CorruptionError, LockTimeoutError, StoreClosedError
 from ckptstore.forks import own_locks
-from ckptstore.storage import Frame, Resolve, StorageStats, View
+from ckptstore.storage import Compaction, Frame, Resolve, StorageStats, Survey, View
 from ckptstore.storage.catalog import after
 
 
@@ -141,6 +142,28 @@ class MemoryStorage:
 
     def sync(self) -> None:
         """Nothing to do: memory survives nothing."""
+
+    def compact(self, survey: Callable[[View], Survey], *, least_dead: float = 0.0) -> Compaction:
+        """Rewrite all frames in place, under the lock: nobody reads meanwhile."""
+        with self._locked(), self._kv.transaction():
+            view = _MemoryView(self._kv, self._frames)
+            before = sum(len(directory) + len(bodies) for directory, bodies in self._frames.values())
+            rewrite = survey(view).rewriter(1, self._last + 1)
+            kept: dict[int, tuple[bytes, bytes]] = {}
+            for lsn in sorted(self._frames):
+                records = rewrite(view.frame(lsn))
+                if records is None:
+                    view.drop_dead(lsn)
+                    continue
+                entries = [VOID if record is None else record.entry() for record in records]
+                bodies = b"".join(record.body for record in records if record is not None)
+                kept[lsn] = (pack_directory(entries), bodies)
+            view.count_compaction()
+            dropped = len(self._frames) - len(kept)
+            self._frames = kept
+            self.activity.last_compaction_ms = time.time_ns() // 1_000_000
+            after = sum(len(directory) + len(bodies) for directory, bodies in kept.values())
+            return Compaction(0, 0, before, after, dropped)
 
     def stats(self) -> StorageStats:
         with self._locked():

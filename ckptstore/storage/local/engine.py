@@ -21,10 +21,11 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from ckptstore.activity import Activity
 from ckptstore.codec.records import Encoded, Entry, pack
@@ -32,6 +33,7 @@ from ckptstore.errors import (
     CkptStoreError,
     CorruptionError,
     DurabilityUnknownError,
+    FrameGoneError,
     NoSpaceError,
     StaleIndexError,
     StorageIOError,
@@ -39,17 +41,20 @@ from ckptstore.errors import (
     StorePoisonedError,
 )
 from ckptstore.options import StoreOptions
-from ckptstore.storage import Frame, Resolve, StorageStats, View
+from ckptstore.storage import Compaction, Frame, Resolve, StorageStats, Survey, View
 from ckptstore.storage.catalog import Kv
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
-from ckptstore.storage.local.frames import FrameCache, get_end, get_location, put_end, put_location
+from ckptstore.storage.local.compaction import Compactor
+from ckptstore.storage.local.frames import FrameCache, get_end, get_location, is_published, put_end, put_location
 from ckptstore.storage.local.hints import write_hint
-from ckptstore.storage.local.index import IndexFullError, IndexNoSpaceError
+from ckptstore.storage.local.index import IndexEnv, IndexFullError, IndexNoSpaceError
+from ckptstore.storage.local.index.kinds import KINDS
 from ckptstore.storage.local.layout import Layout, read_json, write_json
 from ckptstore.storage.local.opening import open_folder
+from ckptstore.storage.local.rebuild import fill
 from ckptstore.storage.local.recovery import End
-from ckptstore.storage.local.segment import Location
+from ckptstore.storage.local.segment import Location, SegmentGoneError
 from ckptstore.storage.local.vfs import Vfs
 
 logger = logging.getLogger("ckptstore")
@@ -65,21 +70,26 @@ _NOTHING = (b"", b"\0")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+_Found = TypeVar("_Found")
+
+
 class _LocalView(View):
     """An index snapshot that reads frames from segments."""
 
-    __slots__ = ("_directories", "_engine")
+    __slots__ = ("_directories", "_engine", "_generation")
 
     def __init__(self, kv: Kv, engine: Engine) -> None:
         super().__init__(kv)
         self._engine = engine
         self._directories: dict[int, list[Entry]] = {}
+        self._generation = self.compactions()
+        engine.cache.of_generation(self._generation)
 
     def frame(self, lsn: int) -> Frame:
         frame = self._engine.cache.get(lsn)
         if frame is None:
             frame = self._engine.read_frame(self._kv, lsn)
-            self._engine.cache.put(frame)
+            self._engine.cache.put(frame, self._generation)
         return frame
 
     def entries(self, lsn: int) -> list[Entry]:
@@ -139,23 +149,32 @@ class Engine:
         return _Viewing(self, self._index.read())
 
     def read_frame(self, kv: Kv, lsn: int) -> Frame:
-        location = self._located(kv, lsn)
-        try:
-            header, frame = self.segments.read(location)
-        except CorruptionError as error:
-            raise CorruptionError(f"LSN {lsn}: {error}") from None
+        location, (header, frame) = self._read(kv, lsn, self.segments.read)
         self._check(location, header, lsn)
         return frame
 
     def read_directory(self, kv: Kv, lsn: int) -> list[Entry]:
         """The directory of a frame, verified, without its bodies."""
-        location = self._located(kv, lsn)
-        try:
-            header, entries = self.segments.read_directory(location)
-        except CorruptionError as error:
-            raise CorruptionError(f"LSN {lsn}: {error}") from None
+        location, (header, entries) = self._read(kv, lsn, self.segments.read_directory)
         self._check(location, header, lsn)
         return entries
+
+    def _read(self, kv: Kv, lsn: int, read: Callable[[Location], _Found]) -> tuple[Location, _Found]:
+        location = self._located(kv, lsn)
+        try:
+            try:
+                return location, read(location)
+            except SegmentGoneError:
+                # Compacted away since this view began: the index knows the new place, unless the frame fell away.
+                with self._index.read() as now:
+                    moved = get_location(now, lsn)
+                if moved is None:
+                    raise FrameGoneError(f"LSN {lsn} was removed and compacted away while it was read: read again") from None
+                if moved == location:
+                    raise
+                return moved, read(moved)
+        except CorruptionError as error:
+            raise CorruptionError(f"LSN {lsn}: {error}") from None
 
     def _located(self, kv: Kv, lsn: int) -> Location:
         location = get_location(kv, lsn)
@@ -185,7 +204,20 @@ class Engine:
         """Append one batch and publish it. Returns (LSN, segment); not yet durable."""
         if self._closed:
             raise StoreClosedError(f"{self.layout.root} is closed")
-        self._page.acquire(timeout)
+        with self.commit_lock(timeout):
+            while True:
+                try:
+                    return self._append(resolve)
+                except IndexFullError:
+                    continue
+                except IndexNoSpaceError as error:
+                    raise self._no_space(str(error)) from None
+
+    @contextlib.contextmanager
+    def commit_lock(self, timeout: float) -> Iterator[None]:
+        """Hold the commit lock of a store that may be written."""
+        if self._page.acquire(timeout):
+            self._after_death()
         try:
             if self._page.poisoned:
                 raise StorePoisonedError(
@@ -194,15 +226,23 @@ class Engine:
                 )
             if not self._session_began:
                 self._begin_session()
-            while True:
-                try:
-                    return self._append(resolve)
-                except IndexFullError:
-                    continue
-                except IndexNoSpaceError as error:
-                    raise self._no_space(str(error)) from None
+            yield
         finally:
             self._page.release()
+
+    def _after_death(self) -> None:
+        """The last holder of the commit lock died: take back a segment that it named and did not publish.
+
+        Others may base new records on what that segment leaves out, and the next recovery would believe its list of replaced
+        segments. All that it holds still stands in those.
+        """
+        with self._index.read() as kv:
+            for number in self.segments.numbers():
+                header = self.segments.header(number)
+                if header.replaces and not is_published(kv, number):
+                    self.segments.forget(number)
+                    self.vfs.unlink(self.layout.segment(number))
+                    self.vfs.sync_folder(self.layout.segments)
 
     def _begin_session(self) -> None:
         """The index changes from here on: take the promise back that it matches CLEAN, before it does."""
@@ -215,6 +255,7 @@ class Engine:
         vfs = self.vfs
         written: End | None = None
         sealed: int | None = None
+        begun: int | None = None
         try:
             with self._index.write() as kv:
                 end = get_end(kv)
@@ -225,6 +266,7 @@ class Engine:
                 if self._is_full(end, batch):
                     sealed = end.segment
                     end = self._rotate(end)
+                    begun = end.segment
                 fd = self.segments.fd(end.segment)
                 if vfs.pread(fd, 1, end.tail) not in _NOTHING:
                     # A writer died between append and publish. Left in place, the end of its frame could outlive a shorter one.
@@ -243,7 +285,7 @@ class Engine:
                 put_end(kv, after)
                 vfs.point("commit:indexed")
         except OSError as error:
-            self._take_back(written, sealed)
+            self._take_back(written, begun)
             if isinstance(error, CkptStoreError):
                 raise
             if error.errno in _NO_SPACE:
@@ -252,10 +294,10 @@ class Engine:
                 f"{self.layout.root}: a commit failed ({error}): the disk or its driver failed; nothing of this call was kept"
             ) from error
         except BaseException:
-            self._take_back(written, sealed)
+            self._take_back(written, begun)
             raise
         vfs.point("commit:published")
-        self.cache.put(Frame(lsn, entries, bodies))
+        self.cache.put(Frame(lsn, entries, bodies), view._generation)
         self._published = after
         self._appended = True
         self.activity.appends += 1
@@ -273,7 +315,7 @@ class Engine:
         self._fsync(end.segment)
         self._page.raise_durable(end.next_lsn - 1)
         self.vfs.point("rotate:sealed")
-        header, chain, size = self.segments.create(end.segment + 1, end.next_lsn)
+        header, chain, size = self.segments.create(self.segments.next_number(), end.next_lsn)
         return End(header.segment, size, end.next_lsn, chain)
 
     def _prefill(self, fd: int, segment: int, needed: int) -> None:
@@ -287,17 +329,17 @@ class Engine:
                 size += len(step)
             self._extent = (segment, size)
 
-    def _take_back(self, written: End | None, sealed: int | None) -> None:
+    def _take_back(self, written: End | None, begun: int | None) -> None:
         """Cut what a failed commit appended, so that no later reader of the log takes it for a commit.
 
         Args:
-            sealed: the segment after which the commit began a new one, which nobody knows of and nobody may keep open: the next
-                rotation, by whichever process, makes another of the same number.
+            begun: a segment that the commit began, which nobody knows of and nobody may keep open: the next rotation, by whichever
+                process, may make another of the same number.
         """
-        if sealed is not None:
-            self.segments.forget(sealed + 1)
+        if begun is not None:
+            self.segments.forget(begun)
             with contextlib.suppress(OSError):
-                self.vfs.unlink(self.layout.segment(sealed + 1))
+                self.vfs.unlink(self.layout.segment(begun))
             return
         if written is None:
             return
@@ -428,6 +470,27 @@ class Engine:
         except (OSError, CkptStoreError) as error:
             logger.info("%s: no hint for segment %d: %s", self.layout.root, segment, error)
 
+    def compact(self, survey: Callable[[View], Survey], timeout: float, least_dead: float) -> Compaction:
+        """See `Storage.compact`."""
+        if self._closed:
+            raise StoreClosedError(f"{self.layout.root} is closed")
+        done = Compactor(self, self._index, timeout).run(survey, least_dead)
+        self.activity.last_compaction_ms = time.time_ns() // 1_000_000
+        return done
+
+    def begin_segment(self, timeout: float) -> End:
+        """Seal the active segment if it holds frames, so that compaction may rewrite it; return the log's end."""
+        with self.commit_lock(timeout), self._index.write() as kv:
+            end = get_end(kv)
+            assert end is not None
+            if end.tail > self.segments.header(end.segment).length:
+                sealed = end.segment
+                end = self._rotate(end)
+                put_end(kv, end)
+                self._sealed = sealed
+            self._published = end
+            return end
+
     def stats(self) -> StorageStats:
         dead = 0
         with self._index.read() as kv:
@@ -437,7 +500,7 @@ class Engine:
             end = get_end(kv)
         assert end is not None
         # The active segment is longer than its frames: prefill is no log.
-        sizes = [self.vfs.size(self.segments.fd(number)) for number in self.segments.numbers() if number < end.segment]
+        sizes = [self.vfs.size(self.segments.fd(number)) for number in self.segments.numbers() if number != end.segment]
         index = sum(path.stat().st_blocks * 512 for path in self.layout.index.rglob("*") if path.is_file())
         last = end.next_lsn - 1
         return StorageStats(len(sizes) + 1, sum(sizes) + end.tail, dead, index, last, last, self._page.durable)
@@ -470,11 +533,8 @@ class Engine:
     def _seal(self) -> None:
         """An empty frame that carries the final watermark: damage before it can then be told from a torn tail."""
         self.sync()
-        self._page.acquire(self.options.lock_timeout)
-        try:
+        with self.commit_lock(self.options.lock_timeout):
             lsn, segment = self._append(lambda view: ())
-        finally:
-            self._page.release()
         self.make_durable(lsn, segment)
 
     def _leave_clean(self) -> None:
@@ -499,11 +559,19 @@ class Engine:
         over is deleted at the next rebuild or trim.
         """
         size = self._index.data_file().stat().st_size
-        if not _TRIM_FROM <= size <= _TRIM_TO or size < owner.get("packed", 0) * 5 // 4:
+        compacted = self.activity.last_compaction_ms is not None
+        grown = size >= max(_TRIM_FROM, owner.get("packed", 0) * 5 // 4)
+        if size > _TRIM_TO or not (grown or compacted):
             return
         folder = self.layout.epoch(self._epoch + 1)
         shutil.rmtree(folder, ignore_errors=True)
-        packed = self._index.copy_packed(folder)
+        if compacted:
+            # What compaction took out of the log leaves marks in the index; an index of the log as it is now has none.
+            packed: IndexEnv = KINDS[self._index.kind](folder)
+            headers, _ = recovery.sweep(self.segments)
+            fill(packed, self.segments, headers, 0)
+        else:
+            packed = self._index.copy_packed(folder)
         self._index.close()
         self._index = packed
         self._epoch += 1

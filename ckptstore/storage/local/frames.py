@@ -37,6 +37,19 @@ def get_end(kv: Kv) -> End | None:
     return None if value is None else End(*_END.unpack(value))
 
 
+def publish(kv: Kv, segment: int) -> None:
+    """Mark a segment that replaces others as one that the index points into."""
+    kv.put(b"z" + segment.to_bytes(8, "big"), b"")
+
+
+def is_published(kv: Kv, segment: int) -> bool:
+    return kv.get(b"z" + segment.to_bytes(8, "big")) is not None
+
+
+def drop_location(kv: Kv, lsn: int) -> None:
+    kv.delete(_frame_key(lsn))
+
+
 class FrameCache:
     """Verified frames by LSN, least recently used out first, bounded in bytes. Frames are immutable."""
 
@@ -44,7 +57,16 @@ class FrameCache:
         self._limit = limit
         self._frames: OrderedDict[int, Frame] = OrderedDict()
         self._bytes = 0
+        self._generation = 0
         self._lock = threading.Lock()
+
+    def of_generation(self, compactions: int) -> None:
+        """Forget everything if the log was compacted since: what frames say of their bases may have changed."""
+        if compactions != self._generation:
+            with self._lock:
+                self._generation = compactions
+                self._frames.clear()
+                self._bytes = 0
 
     def get(self, lsn: int) -> Frame | None:
         with self._lock:
@@ -53,11 +75,16 @@ class FrameCache:
                 self._frames.move_to_end(lsn)
             return frame
 
-    def put(self, frame: Frame) -> None:
+    def put(self, frame: Frame, generation: int) -> None:
+        """Keep a frame.
+
+        Args:
+            generation: of the view that read it; one from before a compaction is not kept.
+        """
         if frame.size > self._limit:
             return
         with self._lock:
-            if frame.lsn not in self._frames:
+            if generation == self._generation and frame.lsn not in self._frames:
                 self._frames[frame.lsn] = frame
                 self._bytes += frame.size
             while self._bytes > self._limit:

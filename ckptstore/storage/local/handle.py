@@ -7,12 +7,13 @@ import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from ckptstore.activity import Activity
 from ckptstore.errors import ReadOnlyError, StoreClosedError
 from ckptstore.options import StoreOptions
-from ckptstore.storage import Resolve, StorageStats, View
+from ckptstore.storage import Compaction, Resolve, StorageStats, Survey, View
 from ckptstore.storage.local.engine import Engine
 from ckptstore.storage.local.layout import refuse_network_filesystem
 from ckptstore.storage.local.vfs import OS, Vfs
@@ -127,6 +128,12 @@ class LocalStorage:
 
     def sync(self) -> None:
         self._live().sync()
+
+    def compact(self, survey: Callable[[View], Survey], *, least_dead: float = 0.0) -> Compaction:
+        engine = self._live()
+        if self._options.read_only:
+            raise ReadOnlyError(f"{self.path} was opened with read_only=True")
+        return engine.compact(survey, self._options.lock_timeout, least_dead)
 
     @property
     def activity(self) -> Activity:

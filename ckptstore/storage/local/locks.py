@@ -81,11 +81,14 @@ class SharedPage:
         self._mutex = threading.Lock()
         self._pid = os.getpid()
 
-    def acquire(self, timeout: float) -> None:
+    def acquire(self, timeout: float) -> bool:
         """Take the commit lock of the store.
 
         Args:
             timeout: seconds.
+
+        Returns:
+            Whether the last holder died with the lock in its hands.
 
         Raises:
             LockTimeoutError: names the holder and how long it has held it.
@@ -101,10 +104,12 @@ class SharedPage:
             if waited:
                 self._activity.lock_waits += 1
                 self._activity.lock_wait_seconds += waited
+            died = bool(_HOLDER.unpack_from(self._page, 0)[0])
             _HOLDER.pack_into(self._page, 0, self._pid, time.time_ns())
         except BaseException:
             self._mutex.release()
             raise
+        return died
 
     def release(self) -> None:
         """Give the commit lock up."""

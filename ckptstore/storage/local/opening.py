@@ -179,12 +179,12 @@ class _Opening:
             return
         layout.index.mkdir(exist_ok=True)
         self._choose_kind()
-        headers = recovery.sweep(self.segments)
+        headers, unfinished = recovery.sweep(self.segments)
         if not headers:
             raise CorruptionError(f"{layout.segments} holds no segment, but STORE exists: restore a backup")
         poisoned = vfs.exists(layout.poison)
         end = None
-        if not poisoned:
+        if not poisoned and not unfinished:
             end = self._trusted_end(headers)
         if end is None:
             try:

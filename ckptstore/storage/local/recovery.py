@@ -31,10 +31,13 @@ class End(NamedTuple):
     chain: int
 
 
-def sweep(segments: Segments) -> list[fmt.SegmentHeader]:
-    """Check all segment headers; delete temporary files and replaced segments; return headers in LSN order.
+def sweep(segments: Segments) -> tuple[list[fmt.SegmentHeader], bool]:
+    """Check all segment headers; delete temporary files and replaced segments.
 
     Deleting is safe at any time: a segment that lists others is complete and durable before it gets its name.
+
+    Returns:
+        The headers in LSN order, and whether replaced segments were there: an index may still point into them.
     """
     vfs, layout = segments.vfs, segments.layout
     for name in vfs.listdir(layout.segments):
@@ -47,7 +50,7 @@ def sweep(segments: Segments) -> list[fmt.SegmentHeader]:
         del headers[number]
     if replaced:
         vfs.sync_folder(layout.segments)
-    return sorted(headers.values(), key=lambda header: header.base_lsn)
+    return sorted(headers.values(), key=lambda header: header.base_lsn), bool(replaced)
 
 
 def drop_begun_in_vain(segments: Segments, headers: list[fmt.SegmentHeader]) -> int:

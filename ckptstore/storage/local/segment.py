@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from ckptstore.codec.records import Entry
@@ -15,7 +16,13 @@ from ckptstore.storage.local.layout import Identity, Layout, now_ms
 from ckptstore.storage.local.vfs import Vfs
 
 _BLOCK = 1 << 20
+# Seconds after which no read of a frame can still be under way.
+_READ_OVER = 30.0
 _DIRECTORY = 512  # most directories fit: one read
+
+
+class SegmentGoneError(CorruptionError):
+    """Internal: a segment file is not there: compacted away since the index was read, or lost."""
 
 
 class Location(NamedTuple):
@@ -42,6 +49,7 @@ class Segments:
         self.layout = layout
         self._identity = identity
         self._fds: dict[int, int] = {}
+        self._retired: list[tuple[float, int]] = []
         self._lock = threading.Lock()
 
     def numbers(self) -> list[int]:
@@ -65,7 +73,37 @@ class Segments:
                     if error.errno != 30:  # EROFS
                         raise
                     self._fds[segment] = self.vfs.open(path, read_only=True)
+                self._retire_replaced(segment)
             return self._fds[segment]
+
+    def _retire_replaced(self, segment: int) -> None:
+        """A segment seen for the first time may replace others: give their space back, as far as this process holds it."""
+        start = self.vfs.pread(self._fds[segment], 16, 0)
+        try:
+            length = fmt.segment_header_length(start)
+            replaced = fmt.decode_segment_header(self.vfs.pread(self._fds[segment], length, 0)).replaces
+        except (CorruptionError, FormatVersionError):
+            return  # said when the segment is opened or read
+        self._bury(replaced)
+
+    def retire(self, numbers: Iterable[int]) -> None:
+        """Stop using segments that were replaced."""
+        with self._lock:
+            self._bury(numbers)
+
+    def _bury(self, numbers: Iterable[int]) -> None:
+        # A read may be under way on the descriptor: it is closed when that must be over.
+        now = time.monotonic()
+        self._retired += [(now, fd) for number in numbers if (fd := self._fds.pop(number, None)) is not None]
+        over = [fd for since, fd in self._retired if now - since > _READ_OVER]
+        self._retired = [item for item in self._retired if item[1] not in over]
+        for fd in over:
+            self.vfs.close(fd)
+
+    def next_number(self) -> int:
+        """An id that no segment has, those being made included. Asked under the commit lock."""
+        names = self.vfs.listdir(self.layout.segments)
+        return max((int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit()), default=0) + 1
 
     def create(
         self,
@@ -90,16 +128,19 @@ class Segments:
         """
         # A file of this number may stand there, begun in vain; the rename replaces it, and a descriptor would still lead to it.
         self.forget(number)
-        salt = int.from_bytes(os.urandom(4), "little")
-        header = fmt.SegmentHeader(
-            number, self._identity.uuid, self._identity.timeline, base_lsn, end_lsn, now_ms(), salt, replaces
-        )
-        frames, chain = (b"", salt) if seal is None else seal(salt)
+        header = self.new_header(number, base_lsn, end_lsn, replaces)
+        frames, chain = (b"", header.salt) if seal is None else seal(header.salt)
         data = fmt.encode_segment_header(header) + frames
         self.vfs.point("segment:before-create")
         self.vfs.write_file(self.layout.segment(number), data)
         self.vfs.point("segment:created")
         return header, chain, len(data)
+
+    def new_header(self, number: int, base_lsn: int, end_lsn: int, replaces: tuple[int, ...]) -> fmt.SegmentHeader:
+        """A header of this store and its present timeline, with a salt of its own."""
+        salt = int.from_bytes(os.urandom(4), "little")
+        uuid, timeline = self._identity.uuid, self._identity.timeline
+        return fmt.SegmentHeader(number, uuid, timeline, base_lsn, end_lsn, now_ms(), salt, replaces)
 
     def header(self, segment: int) -> fmt.SegmentHeader:
         """The checked header of a segment.
@@ -165,7 +206,7 @@ class Segments:
         try:
             return self.vfs.pread(self.fd(location.segment), length, location.offset)
         except FileNotFoundError:
-            raise CorruptionError(f"{self.layout.segment(location.segment)} is missing: restore it or a backup") from None
+            raise SegmentGoneError(f"{self.layout.segment(location.segment)} is missing: restore it or a backup") from None
         except OSError as error:
             raise StorageIOError(
                 f"segment {location.segment}, offset {location.offset}: {error}: the disk or its driver failed; nothing was changed"
@@ -207,6 +248,7 @@ class Segments:
             self.vfs.close(fd)
 
     def close(self) -> None:
-        for fd in self._fds.values():
+        for fd in (*self._fds.values(), *(fd for _, fd in self._retired)):
             self.vfs.close(fd)
         self._fds.clear()
+        self._retired.clear()
