@@ -347,6 +347,7 @@ class Catalog:
     def _apply_checkpoint(self, ref: Ref, fields: Sequence[Any]) -> None:
         lane, id_field, parent_field, token, source, mask, consumed, run, first_put, _refs = fields
         state = self.state(lane)
+        numbers = state.numbers
         number, state = self._numbered(lane, id_field, state)
         parent, state = (0, state) if parent_field is None else self._numbered(lane, parent_field, state)
         packed = _U32.pack(lane)
@@ -371,7 +372,9 @@ class Catalog:
             self._kv.put(b"K" + _PAIR.pack(lane, parent) + _lsn_key(place), _U32.pack(number))
         if run is not None:
             self._kv.put(b"V" + run + _PAIR.pack(lane, number), b"")
-        flags = source | (_HAS_HISTORY if old is not None and old.has_history else 0)
+        mentioned = number <= numbers
+        kept = old.has_history if old is not None else mentioned and self.history(lane, number) is not None
+        flags = source | (_HAS_HISTORY if kept else 0)
         self._put_checkpoint(lane, number, ref, place, parent, mask, flags, token, known)
         self._kv.put(b"s" + packed, _STATE.pack(*state))
 
@@ -411,13 +414,18 @@ class Catalog:
 
     def _apply_history(self, ref: Ref, fields: Sequence[Any]) -> None:
         lane, survivor = fields[0], fields[1]
-        number = self._number_of(lane, id_hash(survivor))
-        assert number is not None
+        # Compaction may have left only a later put of the survivor.
+        state = self.state(lane)
+        number, changed = self._numbered(lane, survivor, state)
+        if changed != state:
+            self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(*changed))
         self._kv.put(b"R" + _PAIR.pack(lane, number), _REF.pack(*ref))
         key = b"C" + _PAIR.pack(lane, number)
-        value = bytearray(self._kv.get(key) or b"")
-        value[_FLAGS_AT] |= _HAS_HISTORY
-        self._kv.put(key, bytes(value))
+        known = self._kv.get(key)
+        if known is not None:
+            value = bytearray(known)
+            value[_FLAGS_AT] |= _HAS_HISTORY
+            self._kv.put(key, bytes(value))
 
     def _apply_copy(self, ref: Ref, fields: Sequence[Any]) -> None:
         destination, source, _place = fields
@@ -453,6 +461,8 @@ class Catalog:
                 self._kv.put(b"D" + _lsn_key(lsn), b"")
 
     def _remove_thread(self, thread: int) -> None:
+        if not self.has_thread(thread):
+            return  # compaction took all its records already
         packed = _U32.pack(thread)
         for lane in self.lanes(thread):
             lane_key = _U32.pack(lane)
