@@ -82,6 +82,7 @@ def decompress(codec: int, body: bytes, raw_length: int) -> bytes:
     if codec == RAW:
         raw = body
     elif codec in (ZSTD, ZSTD_SHIPPED_1):
+        refuse_stated_size(body)
         coder = _coders.plain if codec == ZSTD else _coders.shipped_1
         try:
             raw = coder.decompress(body, max_output_size=raw_length)
@@ -92,3 +93,13 @@ def decompress(codec: int, body: bytes, raw_length: int) -> bytes:
     if len(raw) != raw_length:
         raise CorruptionError(f"a body decodes to {len(raw)} bytes, its directory entry says {raw_length}")
     return raw
+
+
+def refuse_stated_size(body: bytes) -> None:
+    """Refuse a zstd frame whose header states a content size: no writer of this format does, and zstd would allocate what it says.
+
+    Raises:
+        CorruptionError
+    """
+    if body and body[0] & 0xE0:
+        raise CorruptionError("a compressed body states its size: it was not written by this format")

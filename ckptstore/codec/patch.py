@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from ckptstore.codec.compression import compress, decompress
+from ckptstore.codec.compression import compress, decompress, refuse_stated_size
 from ckptstore.errors import CorruptionError
 
 BASED = 255
@@ -48,12 +48,12 @@ def container_header(data: bytes) -> int:
         return 0
     first = data[at]
     if 0x80 <= first <= 0x9F:
-        return at + 1
-    if first in (0xDC, 0xDE):
-        return at + 3
-    if first in (0xDD, 0xDF):
-        return at + 5
-    return at
+        at += 1
+    elif first in (0xDC, 0xDE):
+        at += 3
+    elif first in (0xDD, 0xDF):
+        at += 5
+    return min(at, len(data))  # bytes that are no msgpack may begin like it
 
 
 # ext 8, 16, 32 and fixext 1 to 16: length of the header including the type byte.
@@ -110,8 +110,10 @@ def apply(base: bytes, patch: bytes, length: int) -> bytes:
     if fresh_length > length:
         raise CorruptionError("a patch holds more than the value it makes")
     if codec == BASED:
+        body = reader.rest()
+        refuse_stated_size(body)
         try:
-            fresh = _Against(base).decompress(reader.rest(), fresh_length)
+            fresh = _Against(base).decompress(body, fresh_length)
         except zstandard.ZstdError as error:
             raise CorruptionError(f"the new bytes of a patch do not decode: {error}") from None
         if len(fresh) != fresh_length:

@@ -26,9 +26,11 @@ from ckptstore.codec.records import (
     encode_patched_value,
     encode_value,
     value_facts,
+    writes_refs,
 )
 from ckptstore.errors import CorruptionError
 from ckptstore.forks import own_locks
+from ckptstore.lineage.reach import closure
 from ckptstore.model import Ref, Typed
 from ckptstore.storage import View
 
@@ -90,18 +92,25 @@ class Values:
                 activity.cache_hits += 1
                 return raw
             activity.cache_misses += 1
-        facts, raw = self._read(view, ref)
+        facts, raw = self._read(view, ref, MOST_FRAMES)
         with self._lock:
             activity.value_reads += 1
             activity.value_frames += facts.frames
             activity.most_frames = max(activity.most_frames, facts.frames)
         return raw
 
-    def _read(self, view: View, ref: Ref) -> tuple[ValueFacts, bytes]:
+    def _read(self, view: View, ref: Ref, depth: int) -> tuple[ValueFacts, bytes]:
+        """A value and its facts.
+
+        Args:
+            depth: how many values may still be read one through another; what is deeper was not written by us, and might not end.
+        """
+        if not depth:
+            raise CorruptionError(f"the value at LSN {ref.lsn}, record {ref.ordinal}, rests on more than {MOST_FRAMES} others")
         frame = view.frame(ref.lsn)
         facts = value_facts(ref.lsn, frame.entry(ref, Kind.VALUE))
         if facts.codec == PATCH:
-            raw = apply(self._material(view, facts), frame.stored(ref.ordinal), facts.length)
+            raw = apply(self._material(view, facts, depth - 1), frame.stored(ref.ordinal), facts.length)
         else:
             raw = frame.raw(ref.ordinal)
         if crc32(raw) != facts.crc or len(raw) != facts.length:
@@ -112,11 +121,11 @@ class Values:
         self.remember(ref, raw)
         return facts, raw
 
-    def _base(self, view: View, ref: Ref) -> bytes:
+    def _base(self, view: View, ref: Ref, depth: int) -> bytes:
         """Raw bytes of a base: part of the read that asked for it, so not counted as one."""
         with self._lock:
             raw = self._raw.get(ref)
-        return raw if raw is not None else self._read(view, ref)[1]
+        return raw if raw is not None else self._read(view, ref, depth)[1]
 
     def remember(self, ref: Ref, raw: bytes) -> None:
         """Keep raw bytes that were just written or read."""
@@ -130,21 +139,21 @@ class Values:
                 _, old = self._raw.popitem(last=False)
                 self._bytes -= len(old) + 100
 
-    def _material(self, view: View, facts: ValueFacts) -> bytes:
+    def _material(self, view: View, facts: ValueFacts, depth: int) -> bytes:
         """The bytes a patch copies from: the base value, then the folded writes without their container headers."""
         if not facts.folds and len(facts.bases) == 1:
-            return self._base(view, facts.bases[0])
-        pieces = [self._base(view, base) for base in facts.bases]
+            return self._base(view, facts.bases[0], depth)
+        pieces = [self._base(view, base, depth) for base in facts.bases]
         for ref in facts.folds:
-            pieces.extend(self._folded(view, ref))
+            pieces.extend(self._folded(view, ref, depth))
         return b"".join(pieces)
 
-    def _folded(self, view: View, ref: Ref) -> Iterable[bytes]:
+    def _folded(self, view: View, ref: Ref, depth: int) -> Iterable[bytes]:
         frame = view.frame(ref.lsn)
         record = decode_writes(ref, frame.entry(ref, Kind.WRITES), frame.raw(ref.ordinal))
         for idx, _, value in record.writes:
             if idx >= 0:
-                raw = self.typed(view, value)[1]
+                raw = self._base(view, value, depth) if isinstance(value, Ref) else value[1]
                 yield raw[container_header(raw) :]
 
     # -- encoding -------------------------------------------------------------------------------------------------------
@@ -196,16 +205,22 @@ class Values:
     def _against_folds(self, view: View, raw: bytes, choice: Choice) -> _Patched | None:
         bases: tuple[Ref, ...] = ()
         folds = tuple(choice.folds)
-        frames = len(folds) + 1
         if choice.near is not None:
-            near = facts_of(view, choice.near)
+            base = choice.near
+            near = facts_of(view, base)
+            while near.frames >= MOST_FRAMES and near.bases and not near.folds:
+                base = near.bases[0]
+                near = facts_of(view, base)
             if near.folds:
                 # Never a fold on a fold: take over what the nearest value folds itself.
                 bases, folds = near.bases, (*near.folds, *folds)
             else:
-                bases = (choice.near,)
-            frames = len(folds) + 1 + sum(facts_of(view, base).frames for base in bases)
-        material = self._material(view, ValueFacts("", 0, 0, 0, 0, 0, bases, folds))
+                bases = (base,)
+        written = [ref for fold in folds for ref in writes_refs(fold.lsn, view.entries(fold.lsn)[fold.ordinal])]
+        if any(facts_of(view, ref).frames >= MOST_FRAMES for ref in (*bases, *written)):
+            return None
+        frames = len(closure(view, bases, folds)) + 1
+        material = self._material(view, ValueFacts("", 0, 0, 0, 0, 0, bases, folds), MOST_FRAMES - 1)
         body = diff(material, raw, thorough=True)
         return None if body is None else _Patched(body, 0, frames, bases, folds)
 

@@ -327,7 +327,6 @@ def test_a_kind_that_there_is_not(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.xfail(strict=True, reason="the table of open engines (handle.py) gives a second handle what is open, of whatever kind")
 def test_another_kind_is_refused_while_this_process_has_the_store_open(tmp_path: Path) -> None:
     with open_at(tmp_path / "s", index="lmdb"), pytest.raises(IndexUnusableError, match="index='lmdb'"):
         open_at(tmp_path / "s", index="sqlite").close()

@@ -141,6 +141,10 @@ class Engine:
         self._stop_ticker = threading.Event()
         self._hints: list[threading.Thread] = []
 
+    @property
+    def index_kind(self) -> str:
+        return self._index.kind
+
     # -- reading --------------------------------------------------------------------------------------------------------
 
     def view(self) -> _Viewing:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ckptstore.activity import Activity
-from ckptstore.errors import ReadOnlyError, StoreClosedError
+from ckptstore.errors import IndexUnusableError, ReadOnlyError, StoreClosedError
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Compaction, Resolve, StorageStats, Survey, View
 from ckptstore.storage.local.engine import Engine
@@ -45,6 +45,10 @@ def _acquire(root: Path, options: StoreOptions, vfs: Vfs) -> Engine:
         if engine is None:
             engine = Engine(root, options, vfs, forked=bool(_inherited))
             _table[key] = engine
+        if options.index is not None and engine.index_kind != options.index:
+            raise IndexUnusableError(
+                f"{root} is open in this process with index={engine.index_kind!r}: open it the same way, or close it first"
+            )
         engine.handles += 1
         return engine
 
