@@ -40,6 +40,8 @@ class StoreOptions(BaseModel):
     """Size at which a new segment is begun."""
     cache_bytes: int = Field(default=64 * MEBIBYTE, ge=0)
     """Bound of the in-process caches: a quarter for verified frames, the rest for decoded bytes of values."""
+    auto_compact: bool = True
+    """After a deletion or a prune: compact in the background when much of the log is dead."""
     allow_network_filesystem: bool = False
 
 

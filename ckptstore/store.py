@@ -7,7 +7,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from ckptstore.codec.records import Encoded, encode_head, encode_meta
 from ckptstore.codec.serde import Serde
@@ -26,6 +26,9 @@ from ckptstore.thread import Schema, Thread, agreed_schema
 from ckptstore.upkeep import compaction, removal
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
+
+
+_Amount = TypeVar("_Amount", bool, int)
 
 
 class StoreStats(NamedTuple):
@@ -63,6 +66,7 @@ class Store(Commits):
 
     def __init__(self, storage: Storage, options: StoreOptions) -> None:
         super().__init__(storage, options)
+        self._background = compaction.BackgroundCompaction(storage, self._values)
         self._agree_on_mode()
 
     # -- life cycle -----------------------------------------------------------------------------------------------------
@@ -73,6 +77,7 @@ class Store(Commits):
 
     def close(self) -> None:
         """Release the store; idempotent. Everything acknowledged stays."""
+        self._background.close()
         self._storage.close()
 
     def __enter__(self) -> Self:
@@ -284,7 +289,12 @@ class Store(Commits):
         Returns:
             Whether there was such a thread.
         """
-        return removal.delete(self._storage, thread)
+        return self._removed(removal.delete(self._storage, thread))
+
+    def _removed(self, what: _Amount) -> _Amount:
+        if what and self._options.auto_compact:
+            self._background.consider()
+        return what
 
     def copy(self, source: str, destination: str) -> int:
         """Copy a thread by reference: same ids, same order, all namespaces and writes; nothing of the log is duplicated.
@@ -303,7 +313,7 @@ class Store(Commits):
         Returns:
             Number of checkpoints removed.
         """
-        return removal.prune(self._storage, thread)
+        return self._removed(removal.prune(self._storage, thread))
 
     def compact(self, *, least_dead: float = 0.0) -> Compaction:
         """Give the space of what was deleted and pruned back, while readers and writers of all processes go on.
@@ -323,7 +333,7 @@ class Store(Commits):
 
     def delete_for_runs(self, runs: Iterable[str]) -> int:
         """Remove every checkpoint, in any thread and namespace, whose metadata names one of these runs; return how many."""
-        return removal.delete_for_runs(self._storage, runs)
+        return self._removed(removal.delete_for_runs(self._storage, runs))
 
     # -- async: the same in a worker thread -----------------------------------------------------------------------------
 

@@ -145,12 +145,15 @@ class Storage(Protocol):
         """Make everything committed so far durable."""
         ...
 
-    def compact(self, survey: Callable[[View], Survey], *, least_dead: float = 0.0) -> Compaction:
+    def compact(
+        self, survey: Callable[[View], Survey], *, least_dead: float = 0.0, stop: Callable[[], bool] = lambda: False
+    ) -> Compaction:
         """Rewrite what holds dead records, while readers and writers go on, and give the space back.
 
         Args:
             survey: looks once at a consistent view and says what is live.
             least_dead: leave segments alone of which a smaller share is known to be dead.
+            stop: asked between two pieces of work; what was done until then stays done.
 
         Raises:
             LockTimeoutError: another compaction is going on. ReadOnlyError, NoSpaceError, StorageIOError

@@ -143,7 +143,9 @@ class MemoryStorage:
     def sync(self) -> None:
         """Nothing to do: memory survives nothing."""
 
-    def compact(self, survey: Callable[[View], Survey], *, least_dead: float = 0.0) -> Compaction:
+    def compact(
+        self, survey: Callable[[View], Survey], *, least_dead: float = 0.0, stop: Callable[[], bool] = lambda: False
+    ) -> Compaction:
         """Rewrite all frames in place, under the lock: nobody reads meanwhile."""
         with self._locked(), self._kv.transaction():
             view = _MemoryView(self._kv, self._frames)

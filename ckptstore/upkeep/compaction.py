@@ -7,8 +7,10 @@ bytes of what was removed do not survive as somebody's base, and the bound on fr
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
@@ -29,20 +31,26 @@ from ckptstore.codec.records import (
     kept,
     writes_refs,
 )
+from ckptstore.errors import CkptStoreError
 from ckptstore.lineage.reach import all_numbers
 from ckptstore.lineage.values import MOST_FRAMES, Values, facts_of
 from ckptstore.model import Ref
 from ckptstore.storage import Compaction, Frame, Rewrite, Storage, View
 
+logger = logging.getLogger("ckptstore")
+
+# In the background: when half of the log is dead, and at least so much that a rewrite is felt.
+_WORTH_BYTES = 8 << 20
+_WORTH_SHARE = 0.5
 # A deleted thread's ids are remembered for at most so long (options.late_window), in ms.
 _LATE_MS = 366 * 86_400_000
 
 
-def compact(storage: Storage, values: Values, least_dead: float) -> Compaction:
+def compact(storage: Storage, values: Values, least_dead: float, stop: Callable[[], bool] = lambda: False) -> Compaction:
     """Give the space of dead records back; see `Storage.compact`."""
     # Numbers are never reused, also when the records that gave them are gone.
     storage.commit(_remember_numbers)
-    return storage.compact(lambda view: Liveness(storage, view, values), least_dead=least_dead)
+    return storage.compact(lambda view: Liveness(storage, view, values), least_dead=least_dead, stop=stop)
 
 
 def _remember_numbers(view: View) -> list[Encoded]:
@@ -206,3 +214,35 @@ class Liveness:
                 if patch is not None and len(patch) < len(body):
                     return encode_patched_value(typed, crc32(typed[1]), patch, facts.number, frames, [base], [])
             return encode_value(typed, crc32(typed[1]), codec, body)
+
+
+class BackgroundCompaction:
+    """Compacts when much is dead, in a daemon thread that never keeps a process alive, and one at a time."""
+
+    def __init__(self, storage: Storage, values: Values) -> None:
+        self._storage = storage
+        self._values = values
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def consider(self) -> None:
+        """Something was removed: begin, if it is worth it and nothing is going on."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        stats = self._storage.stats()
+        if stats.dead_bytes >= max(_WORTH_BYTES, stats.log_bytes * _WORTH_SHARE):
+            self._thread = threading.Thread(target=self._run, name="ckptstore-compact", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            compact(self._storage, self._values, _WORTH_SHARE, self._stop.is_set)
+        except (CkptStoreError, OSError) as error:
+            # Another process compacts, there is no space, the store was closed: the next removal tries again.
+            logger.info("background compaction gave up: %s", error)
+
+    def close(self) -> None:
+        """End the work at the next point where that is safe, and wait for it."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()

@@ -65,7 +65,7 @@ class Compactor:
         self._segments = engine.segments
         self._vfs = engine.vfs
 
-    def run(self, survey: Callable[[View], Survey], least_dead: float) -> Compaction:
+    def run(self, survey: Callable[[View], Survey], least_dead: float, stop: Callable[[], bool]) -> Compaction:
         with self._alone():
             end = self._engine.begin_segment(self._timeout)
             headers = self._sealed(end)
@@ -76,7 +76,7 @@ class Compactor:
             before = sum(self._size(header) for group in groups for header in group)
             after = dropped = written = 0
             for group in groups:
-                done = self._compact(group, surveyed, end.next_lsn)
+                done = None if stop() else self._compact(group, surveyed, end.next_lsn)
                 if done is None:
                     after += sum(self._size(header) for header in group)
                     continue

@@ -474,11 +474,11 @@ class Engine:
         except (OSError, CkptStoreError) as error:
             logger.info("%s: no hint for segment %d: %s", self.layout.root, segment, error)
 
-    def compact(self, survey: Callable[[View], Survey], timeout: float, least_dead: float) -> Compaction:
+    def compact(self, survey: Callable[[View], Survey], timeout: float, least_dead: float, stop: Callable[[], bool]) -> Compaction:
         """See `Storage.compact`."""
         if self._closed:
             raise StoreClosedError(f"{self.layout.root} is closed")
-        done = Compactor(self, self._index, timeout).run(survey, least_dead)
+        done = Compactor(self, self._index, timeout).run(survey, least_dead, stop)
         self.activity.last_compaction_ms = time.time_ns() // 1_000_000
         return done
 

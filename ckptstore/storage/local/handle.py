@@ -133,11 +133,13 @@ class LocalStorage:
     def sync(self) -> None:
         self._live().sync()
 
-    def compact(self, survey: Callable[[View], Survey], *, least_dead: float = 0.0) -> Compaction:
+    def compact(
+        self, survey: Callable[[View], Survey], *, least_dead: float = 0.0, stop: Callable[[], bool] = lambda: False
+    ) -> Compaction:
         engine = self._live()
         if self._options.read_only:
             raise ReadOnlyError(f"{self.path} was opened with read_only=True")
-        return engine.compact(survey, self._options.lock_timeout, least_dead)
+        return engine.compact(survey, self._options.lock_timeout, least_dead, stop)
 
     @property
     def activity(self) -> Activity:
