@@ -30,10 +30,6 @@ LARGE = 1 << 24
 """Bytes that no test here comes near: a stated length that does not bound what it is about."""
 
 
-LONGEST_HEADER = 11
-"""Bytes of an extension's header and a container's."""
-
-
 def packed(value: Any) -> bytes:
     return SERDE.dumps_typed(value)[1]
 
@@ -117,10 +113,8 @@ def test_any_bytes(whole: bytes, times: int, cut: int, new: bytes) -> None:
     base = whole * times
     for target in (base[:cut] + new + base[cut:], new + base, base + new, base[cut:] + base[:cut], new, b"", base):
         round_trip(packed([base]), packed([target]))
-        # Shorter ones may hang, see below.
-        if len(base) > LONGEST_HEADER and len(target) > LONGEST_HEADER:
-            round_trip(base, target)
-            round_trip(target, base)
+        round_trip(base, target)
+        round_trip(target, base)
 
 
 @pytest.mark.parametrize("place", [PLACES[at] for at in (0, 1, 2, 3, 5)])
@@ -281,7 +275,7 @@ def real_patches() -> list[bytes]:
 
 
 def parts(patch: bytes) -> tuple[int, bytes]:
-    """Codec of the new bytes, and what stands there for them; IndexError where the patch ends before."""
+    """Codec of the new bytes, and what stands there for them."""
     copies, at = number_at(patch, 0)
     for _ in range(3 * copies):
         _, at = number_at(patch, at)
@@ -299,15 +293,6 @@ def number_at(data: bytes, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
         shift += 7
-
-
-def states_a_size(patch: bytes) -> bool:
-    """Whether a zstd frame in a patch says how long its content is: that has a test of its own, below."""
-    try:
-        codec, rest = parts(patch)
-        return codec != RAW and bool(rest[0] & 0xE0)
-    except IndexError:
-        return False
 
 
 PATCHES = real_patches()
@@ -333,8 +318,7 @@ def test_a_changed_patch_or_base(number: int, at: int, mask: int, base: bytes) -
     patch = bytearray(PATCHES[number])
     # Half of the changes in the numbers at the front.
     patch[at // 2 % (min(len(patch), 24) if at % 2 else len(patch))] ^= mask
-    if not states_a_size(bytes(patch)):
-        assert_harmless(bytes(patch), 1 << 16, base)
+    assert_harmless(bytes(patch), 1 << 16, base)
 
 
 NUMBERS = st.integers(0, 300) | st.sampled_from([len(BASE), len(BASE) + 1, 1 << 20, 1 << 31, (1 << 49) - 1, 1 << 60, 1 << 200])
@@ -352,8 +336,7 @@ NUMBERS = st.integers(0, 300) | st.sampled_from([len(BASE), len(BASE) + 1, 1 << 
 def test_any_numbers(copies: list[tuple[int, int, int]], more: int, codec: int, fresh: int, rest: bytes, length: int) -> None:
     patch = varint(len(copies) + more) + b"".join(varint(number) for copy in copies for number in copy)
     patch += bytes([codec]) + varint(fresh) + rest
-    if not states_a_size(patch):
-        assert_harmless(patch, length)
+    assert_harmless(patch, length)
 
 
 def test_many_copies_of_everything_stay_within_the_stated_length() -> None:
