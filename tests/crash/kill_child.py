@@ -51,7 +51,7 @@ def child(job: Mapping[str, Any]) -> None:
     """Run calls `first` to the end of a program, and close the store."""
     say(f"pid {os.getpid()}")
     vfs = Deadly(job["point"], job["nth"], job["fail_fsync"])
-    with opened(Path(job["store"]), job["level"], vfs) as store:
+    with opened(Path(job["store"]), job["level"], vfs, index=job["index"]) as store:
         say("open")
         for number, call in enumerate(program(job["seed"], job["length"]), 1):
             if number > job["first"]:

@@ -25,6 +25,8 @@ from tests.crash.programs import LEVELS, Level, assert_prefix, opened, program, 
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTH = 24
+# At which level a store is open makes no difference to its index, so the other kind is tried at one of them.
+LEVELS_AND_INDEXES = [*((level, "lmdb") for level in LEVELS), ("process", "sqlite")]
 
 
 class Died(NamedTuple):
@@ -59,6 +61,7 @@ class Killer:
         length: int = LENGTH,
         fail_fsync: int = 0,
         kill_after: float | None = None,
+        index: str | None = None,
     ) -> Died:
         """Run a child until it is gone.
 
@@ -67,8 +70,9 @@ class Killer:
             first: calls of the program that are made already.
             fail_fsync: number of the fsync that fails; 0 for none.
             kill_after: kill it from outside, seconds after it opened the store.
+            index: kind of the index; None keeps what the store has.
         """
-        job = {"store": str(store), "level": level, "seed": seed, "point": point, "nth": nth, "first": first}
+        job = {"store": str(store), "level": level, "seed": seed, "point": point, "nth": nth, "first": first, "index": index}
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps({**job, "length": length, "fail_fsync": fail_fsync}) + "\n")
@@ -163,21 +167,23 @@ def test_every_point_of_the_source_is_killed_at() -> None:
     }
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "index"), LEVELS_AND_INDEXES)
 @pytest.mark.parametrize(("point", "nth"), WRITING)
-def test_killed_while_writing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level) -> None:
-    died = killer.run(tmp_path / "store", level, seed=1, point=point, nth=nth)
+def test_killed_while_writing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level, index: str) -> None:
+    died = killer.run(tmp_path / "store", level, seed=1, point=point, nth=nth, index=index)
     assert died.status == -signal.SIGKILL
     _checked(tmp_path / "store", level, 1, died)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "index"), LEVELS_AND_INDEXES)
 @pytest.mark.parametrize(("point", "nth"), [(point, nth) for point, nth in WRITING if "hint" not in point])
-def test_others_go_on_when_a_writer_is_killed(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level) -> None:
+def test_others_go_on_when_a_writer_is_killed(
+    tmp_path: Path, killer: Killer, point: str, nth: int, level: Level, index: str
+) -> None:
     """This process has the store open all the time: it reads and writes on at once, and without opening anything anew."""
     calls = program(2, LENGTH)
     expected = states(calls)
-    with opened(tmp_path / "store", level) as store:
+    with opened(tmp_path / "store", level, index=index) as store:
         for call in calls[:2]:
             run(store, call)
         nth = 1 if point.startswith("segment:") else nth
@@ -191,18 +197,20 @@ def test_others_go_on_when_a_writer_is_killed(tmp_path: Path, killer: Killer, po
         assert seen(store) == expected[-1]
 
 
+@pytest.mark.parametrize("index", ["lmdb", "sqlite"])
 @pytest.mark.parametrize(("point", "nth"), CREATING)
-def test_killed_while_creating(tmp_path: Path, killer: Killer, point: str, nth: int) -> None:
-    died = killer.run(tmp_path / "store", "commit", seed=3, point=point, nth=nth)
+def test_killed_while_creating(tmp_path: Path, killer: Killer, point: str, nth: int, index: str) -> None:
+    died = killer.run(tmp_path / "store", "commit", seed=3, point=point, nth=nth, index=index)
     assert died == Died(0, -signal.SIGKILL, ["pid", "end"])
     _checked(tmp_path / "store", "commit", 3, died)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("level", "index"), LEVELS_AND_INDEXES)
 @pytest.mark.parametrize(("point", "nth"), CLOSING)
-def test_killed_while_closing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level) -> None:
-    length = 200 if point == "close:packed" else LENGTH  # a small index is not packed
-    died = killer.run(tmp_path / "store", level, seed=4, point=point, nth=nth, length=length)
+def test_killed_while_closing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level, index: str) -> None:
+    # A small index is not packed, and that of SQLite grows slower.
+    length = LENGTH if point != "close:packed" else 200 if index == "lmdb" else 400
+    died = killer.run(tmp_path / "store", level, seed=4, point=point, nth=nth, length=length, index=index)
     assert (died.status, died.acknowledged) == (-signal.SIGKILL, length)
     _checked(tmp_path / "store", level, 4, died, length)
 
@@ -232,8 +240,11 @@ def test_killed_while_poisoning(tmp_path: Path, killer: Killer, point: str, nth:
     _checked(tmp_path / "store", "commit", 6, died)
 
 
+@pytest.mark.parametrize("index", ["lmdb", "sqlite"])
 @pytest.mark.parametrize(("point", "nth"), HEALING)
-def test_killed_while_recovering_from_a_failed_fsync(tmp_path: Path, killer: Killer, point: str, nth: int) -> None:
+def test_killed_while_recovering_from_a_failed_fsync(tmp_path: Path, killer: Killer, point: str, nth: int, index: str) -> None:
+    with opened(tmp_path / "store", index=index):
+        pass
     first = killer.run(tmp_path / "store", "commit", seed=7, fail_fsync=8)
     assert "raised" in first.lines
     assert (tmp_path / "store" / "POISON").exists()
@@ -243,14 +254,16 @@ def test_killed_while_recovering_from_a_failed_fsync(tmp_path: Path, killer: Kil
     assert not (tmp_path / "store" / "POISON").exists()
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_killed_at_random_moments(tmp_path: Path, killer: Killer, level: Level) -> None:
+@pytest.mark.parametrize(("level", "index"), LEVELS_AND_INDEXES)
+def test_killed_at_random_moments(tmp_path: Path, killer: Killer, level: Level, index: str) -> None:
     """One store, killed over and over, each time a little further on; another process has it open half of the time."""
     rng = random.Random(f"{level} 8")
     length = 150
     calls = program(8, length)
     expected = states(calls)
     count = kills = 0
+    with opened(tmp_path / "store", index=index):
+        pass
     while count < length and kills < 12:
         died = killer.run(tmp_path / "store", level, seed=8, first=count, length=length, kill_after=rng.uniform(0, 0.012))
         kills += died.status == -signal.SIGKILL

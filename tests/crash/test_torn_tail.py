@@ -19,7 +19,7 @@ from ckptstore import LaneName, StoreOptions
 from ckptstore.errors import CorruptionError, StaleIndexError
 from ckptstore.storage.local.frames import get_location, put_location
 from ckptstore.storage.local.handle import LocalStorage
-from ckptstore.storage.local.index.lmdb import LmdbIndex
+from ckptstore.storage.local.index.kinds import KINDS
 from ckptstore.storage.local.layout import Layout
 from ckptstore.testing.crashfs import CrashVfs
 from tests.crash.programs import SEGMENT, Call, State, Unsynced, opened, program, run, seen, states
@@ -41,9 +41,18 @@ EXPECTED = states(TEN)
 
 
 @pytest.fixture
-def closed(tmp_path: Path) -> Path:
+def kind() -> str:
+    """The kind of the index of `closed` and `live_copy`; tests of which the index is the matter run with both (`BOTH`)."""
+    return "lmdb"
+
+
+BOTH = pytest.mark.parametrize("kind", sorted(KINDS))
+
+
+@pytest.fixture
+def closed(tmp_path: Path, kind: str) -> Path:
     """A store of ten puts in one segment, closed in order."""
-    with opened(tmp_path / "store", segment_bytes=LARGE) as store:
+    with opened(tmp_path / "store", segment_bytes=LARGE, index=kind) as store:
         for call in TEN:
             run(store, call)
     return tmp_path / "store"
@@ -430,19 +439,14 @@ def test_a_damaged_hint_is_ignored(segmented: Path) -> None:
         assert _everything(segmented) == before
 
 
-@pytest.mark.parametrize(
-    "wrote",
-    [
-        True,
-        False,
-    ],
-)
+@BOTH
+@pytest.mark.parametrize("wrote", [True, False])
 def test_an_index_that_points_at_another_frame_is_found_out_and_rebuilt(
-    closed: Path, wrote: bool, caplog: pytest.LogCaptureFixture
+    closed: Path, wrote: bool, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether the session that found out had written anything or not."""
     owner = json.loads((closed / "index" / "OWNER").read_text())
-    index = LmdbIndex(Layout(closed).epoch(owner["epoch"]))
+    index = KINDS[kind](Layout(closed).epoch(owner["epoch"]))
     with index.write() as kv:
         third, fifth = get_location(kv, 3), get_location(kv, 5)
         assert third is not None
@@ -478,15 +482,16 @@ def _another_boot(store: Path) -> None:
 
 
 @pytest.fixture
-def live_copy(tmp_path: Path) -> Path:
+def live_copy(tmp_path: Path, kind: str) -> Path:
     """A copy of a store that was open and written to when it was copied, index and all."""
-    with opened(tmp_path / "live", segment_bytes=LARGE) as store:
+    with opened(tmp_path / "live", segment_bytes=LARGE, index=kind) as store:
         for call in TEN:
             run(store, call)
         shutil.copytree(tmp_path / "live", tmp_path / "store")
     return tmp_path / "store"
 
 
+@BOTH
 def test_a_closed_store_is_trusted_where_it_is_and_where_it_is_copied_to(
     closed: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -496,20 +501,25 @@ def test_a_closed_store_is_trusted_where_it_is_and_where_it_is_copied_to(
     assert _opens(closed, caplog) == "trusted"
 
 
+@BOTH
 def test_a_closed_store_is_trusted_after_a_reboot(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
     _another_boot(closed)
     assert _opens(closed, caplog) == "trusted"
 
 
+@BOTH
 def test_a_copy_of_an_open_store_is_rebuilt(live_copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not (live_copy / "index" / "CLEAN").exists()
     assert _opens(live_copy, caplog) == "rebuilt"
 
 
-def test_a_store_that_was_not_closed_is_trusted_on_the_same_boot_only(live_copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+@BOTH
+def test_a_store_that_was_not_closed_is_trusted_on_the_same_boot_only(
+    live_copy: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """The copy plays the store of a killed process: OWNER is made to name its own file."""
     owner = json.loads((live_copy / "index" / "OWNER").read_text())
-    status = (live_copy / "index" / f"{owner['epoch']:08}" / "data.mdb").stat()
+    status = (live_copy / "index" / f"{owner['epoch']:08}" / KINDS[kind].data_name).stat()
     owner["file"] = [status.st_dev, status.st_ino]
     (live_copy / "index" / "OWNER").write_text(json.dumps(owner))
     shutil.copytree(live_copy, live_copy.with_name("other"))
@@ -518,6 +528,7 @@ def test_a_store_that_was_not_closed_is_trusted_on_the_same_boot_only(live_copy:
     assert _opens(live_copy.with_name("other"), caplog) == "rebuilt"
 
 
+@BOTH
 def test_clean_is_gone_before_the_first_write_of_a_session(closed: Path) -> None:
     with opened(closed, segment_bytes=LARGE) as store:
         assert seen(store) == EXPECTED[-1]
@@ -545,10 +556,13 @@ def test_damaged_evidence_is_no_evidence(closed: Path, name: str, caplog: pytest
     assert _opens(closed, caplog) == "rebuilt"
 
 
-def test_an_index_full_of_garbage_is_never_opened_without_evidence(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
+@BOTH
+def test_an_index_full_of_garbage_is_never_opened_without_evidence(
+    closed: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """Opened, it might abort the interpreter."""
     owner = json.loads((closed / "index" / "OWNER").read_text())
-    data = closed / "index" / f"{owner['epoch']:08}" / "data.mdb"
+    data = closed / "index" / f"{owner['epoch']:08}" / KINDS[kind].data_name
     overwrite(data, 0, random.Random(3).randbytes(data.stat().st_size))
     (closed / "index" / "CLEAN").unlink()
     _another_boot(closed)
