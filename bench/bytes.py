@@ -1,7 +1,7 @@
 """Bytes on disk for a conversation: 500 one-message updates of 128 characters, `CkptSaver` beside SqliteSaver, in one run.
 
     python bench/bytes.py            prints the table
-    python bench/bytes.py --write    also writes docs/results/bytes.json, and the table in README.md
+    python bench/bytes.py --write    also writes docs/results/bytes.json, and the table in README.md and docs/benchmarks.md
 
 The graph's one node does nothing, so an update is one input message. Text is made of words, not of noise: it compresses as chat does.
 A row counts only if both savers read the same 500 messages back. Sizes are taken after both are closed.
@@ -35,6 +35,7 @@ SNAPSHOT_FREQUENCY = 10
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "docs" / "results" / "bytes.json"
 README = ROOT / "README.md"
+PAGE = ROOT / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- bench/bytes.py writes this table -->\n", "<!-- end -->"
 
 CONFIG: Any = {"configurable": {"thread_id": "chat"}}
@@ -79,9 +80,14 @@ def measure(mode: str, name: str, folder: Path) -> tuple[int, list[str]]:
         for number in range(UPDATES):
             graph.invoke({"messages": [HumanMessage(text(source), id=f"m{number}")]}, CONFIG, durability="sync")
         read = [message.content for message in graph.get_state(CONFIG).values["messages"]]
-    files = [file for found in folder.glob(path.name + "*") for file in (found, *found.rglob("*")) if file.is_file()]
+    return sum(on_disk(found) for found in folder.glob(path.name + "*")), read
+
+
+def on_disk(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = [file for file in (path, *path.rglob("*")) if file.is_file()]
     # Allocated blocks where the file is sparse, its length where the last block is not full.
-    return sum(min(file.stat().st_size, file.stat().st_blocks * 512) for file in files), read
+    return sum(min(file.stat().st_size, file.stat().st_blocks * 512) for file in files)
 
 
 def run() -> dict[str, Any]:
@@ -118,9 +124,15 @@ def table(result: dict[str, Any]) -> str:
 def write(result: dict[str, Any]) -> None:
     RESULT.parent.mkdir(exist_ok=True)
     RESULT.write_text(json.dumps(result, indent=1) + "\n")
-    before, _, rest = README.read_text().partition(BEGIN)
+    for page in (README, PAGE):
+        replace_table(page, BEGIN, table(result))
+
+
+def replace_table(page: Path, begin: str, new: str) -> None:
+    """Put a table between its marks in a page."""
+    before, _, rest = page.read_text().partition(begin)
     _, _, after = rest.partition(END)
-    README.write_text(before + BEGIN + table(result) + END + after)
+    page.write_text(before + begin + new + END + after)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import operator
 import random
+import runpy
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -178,3 +180,12 @@ def test_a_large_input_is_stored_about_once(tmp_path: Path, schema: Any) -> None
         assert app(schema, saver).get_state(CONFIG).values["log"] == [text]
     log = sum(path.stat().st_size for path in (tmp_path / "s" / "segments").glob("*.seg"))
     assert packs_to < log < 1.25 * packs_to
+
+
+@pytest.mark.parametrize("name", ["bytes", "growth"])
+def test_the_tables_of_the_page_are_those_of_the_result_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = Path(__file__).resolve().parent.parent
+    monkeypatch.syspath_prepend(root / "bench")
+    bench = runpy.run_path(str(root / "bench" / f"{name}.py"))
+    table = bench["table"](json.loads((root / "docs" / "results" / f"{name}.json").read_text()))
+    assert f"{bench['BEGIN']}{table}<!-- end -->" in (root / "docs" / "benchmarks.md").read_text()
