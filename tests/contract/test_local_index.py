@@ -113,6 +113,14 @@ def test_a_packed_copy_and_a_reopened_index_hold_the_same(index: IndexEnv, tmp_p
     assert len(expected) == 3000
     packed = index.copy_packed(tmp_path / "packed")
     assert _all(packed) == expected
+    with packed.read() as before:
+        assert before.get(b"k new") is None
+        with packed.write() as kv:
+            kv.put(b"k new", b"")
+        assert before.get(b"k new") is None
+    expected[b"k new"] = b""
+    with index.write() as kv:
+        kv.put(b"k new", b"")
     for env in (packed, index):
         env.sync()
         env.close()
@@ -283,6 +291,19 @@ def test_another_kind_is_built_by_whoever_is_alone_and_answers_the_same(tmp_path
             assert everything(store) == answers
             assert logical_view(store) == keys
         assert _kind(path) == kind
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_session_that_only_reads_leaves_the_index_as_it_is(tmp_path: Path, kind: str) -> None:
+    """Or CLEAN, which stays while nothing is written, would vouch for something else."""
+    path = tmp_path / "s"
+    with open_at(path, index=kind) as store:
+        put(store, "1", None, {"m": 1})
+        answers = everything(store)
+    before = {file: file.read_bytes() for file in (path / "index").rglob("data*")}
+    with open_at(path) as store:
+        assert everything(store) == answers
+    assert {file: file.read_bytes() for file in (path / "index").rglob("data*")} == before
 
 
 def _lose_owner(path: Path) -> None:

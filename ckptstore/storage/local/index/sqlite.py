@@ -33,6 +33,7 @@ from ckptstore.storage.local.index import LAYOUT, IndexIOError, IndexNoSpaceErro
 
 # Writers come one at a time, under the commit lock. What may be waited for is a recovery, or the last one out, in another process.
 _BUSY_MS = 30_000
+_SYNCHRONOUS = "OFF"
 # Pages in the WAL before a commit moves them to the data file. Without fsync that costs as much with a short WAL as with a long one.
 _CHECKPOINT_PAGES = 64
 _IDLE = 8
@@ -233,7 +234,7 @@ class SqliteIndex:
         _refuse_unsafe(path)
         connection = apsw.Connection(str(path))
         connection.set_busy_timeout(_BUSY_MS)
-        connection.execute(f"PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}").fetchall()
+        connection.execute(f"PRAGMA synchronous={_SYNCHRONOUS}; PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}").fetchall()
         return _Connection(connection)
 
     def read(self) -> _Transaction:
@@ -327,11 +328,14 @@ class SqliteIndex:
 
 
 def _create(connection: apsw.Connection) -> None:
-    """Make the table where there is none. Reads only where there is: CLEAN must stay true for a session that only reads."""
+    """Make the table where there is none, and turn WAL mode on, which a packed copy comes without.
+
+    Reads only where both are there: CLEAN must stay true for a session that only reads.
+    """
+    mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+    if mode != ("wal",):
+        raise IndexIOError(f"{connection.filename}: SQLite cannot use WAL mode here (its journal mode is {mode})")
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'kv'").fetchone() is None:
-        mode = connection.execute("PRAGMA journal_mode=WAL").fetchone()
-        if mode != ("wal",):
-            raise IndexIOError(f"{connection.filename}: SQLite cannot use WAL mode here (journal mode {mode})")
         connection.execute("CREATE TABLE kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID").fetchall()
 
 
