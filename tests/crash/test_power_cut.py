@@ -48,9 +48,9 @@ class Recorder:
         images = [self.fs.image(self._rng) for _ in range(self._take(self._rng))]
         self.cuts += [Cut(image, f"{call} {name}", least, self.most) for image in images]
 
-    def run(self, calls: list[Call], level: Level, sync_at: tuple[int, ...] = ()) -> None:
+    def run(self, calls: list[Call], level: Level, sync_at: tuple[int, ...] = (), index: str | None = None) -> None:
         """Run a program; at the other levels than `commit`, `sync` after some of the calls."""
-        with opened(self.fs.root, level, self.fs, sync_interval=60) as store:
+        with opened(self.fs.root, level, self.fs, sync_interval=60, index=index) as store:
             for number, call in enumerate(calls, 1):
                 self.most = number
                 run(store, call)
@@ -67,11 +67,12 @@ class Recorder:
 _names = count()
 
 
-def _checked(cut: Cut, tmp_path: Path, expected: list[State], *, deep: bool = False) -> int:
+def _checked(cut: Cut, tmp_path: Path, expected: list[State], *, deep: bool = False, index: str | None = None) -> int:
     """Open an image; check what it holds, that opening again says the same, and that it takes commits.
 
     Args:
         deep: also cut the power again at every call of the recovery, and check those images.
+        index: kind to open it with; None keeps what it has.
     """
     number = next(_names)
     folder = write_image(cut.image, tmp_path / f"cut{number}", garbage_index=number % 4 == 1)
@@ -80,7 +81,7 @@ def _checked(cut: Cut, tmp_path: Path, expected: list[State], *, deep: bool = Fa
     fs = CrashVfs(folder)
     if deep:
         fs.watch = lambda call, name: again.append(fs.image(rng))
-    with opened(folder, vfs=fs) as store:
+    with opened(folder, vfs=fs, index=index) as store:
         fs.watch = None
         found = seen(store)
         assert_prefix(found, expected, cut.least, cut.most)
@@ -123,14 +124,14 @@ def test_commit_keeps_every_acknowledged_call_whenever_the_power_goes(tmp_path: 
     assert kept
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_commit_at_random_moments_of_longer_programs(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "index"), [(0, "lmdb"), (1, "sqlite"), (2, "lmdb"), (3, "sqlite")])
+def test_commit_at_random_moments_of_longer_programs(tmp_path: Path, seed: int, index: str) -> None:
     calls = program(100 + seed, 60)
     recorder = Recorder(tmp_path / "store", seed, lambda rng: rng.random() < 0.1)
-    recorder.run(calls, "commit")
+    recorder.run(calls, "commit", index=index)
     expected = states(calls)
     for cut in recorder.cuts:
-        _checked(cut, tmp_path, expected)
+        _checked(cut, tmp_path, expected, index=index)
 
 
 def test_a_power_cut_during_recovery(tmp_path: Path) -> None:
