@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from ckptstore.cli.output import FINE, PROBLEMS, counted, print_facts, print_json, print_line, print_table
-from ckptstore.inspect.stats import Breakdown, StoreReport, store_report
+from ckptstore.inspect.channels import ChannelBytes
+from ckptstore.inspect.stats import CHANNELS_UP_TO, Breakdown, StoreReport, store_report
 
 
 def inspect(
@@ -16,11 +17,19 @@ def inspect(
     top: Annotated[
         int, typer.Option(min=0, help="Threads to name in the breakdown. 0 leaves the breakdown out and does not read the log.")
     ] = 10,
+    channels: Annotated[
+        bool | None,
+        typer.Option(
+            "--channels/--no-channels",
+            help="Say how each channel's values are stored, which unpacks a table for each checkpoint.",
+            show_default=f"up to {CHANNELS_UP_TO:,} frames",
+        ),
+    ] = None,
     lock_timeout: Annotated[float, typer.Option(help="Seconds to wait while another process recovers the store.")] = 30.0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> int:
     """What a store is, and where its bytes go. Values are not read."""
-    report = store_report(path, top=top, lock_timeout=lock_timeout)
+    report = store_report(path, top=top, channels=channels, lock_timeout=lock_timeout)
     if json:
         print_json(_facts(report))
     else:
@@ -35,6 +44,7 @@ def _facts(report: StoreReport) -> dict[str, Any]:
             **report.breakdown._asdict(),
             "kinds": [item._asdict() for item in report.breakdown.kinds],
             "threads": [item._asdict() for item in report.breakdown.threads],
+            "channels": None if report.breakdown.channels is None else [item._asdict() for item in report.breakdown.channels],
         }
     return facts
 
@@ -74,3 +84,28 @@ def _print_breakdown(report: StoreReport, breakdown: Breakdown) -> None:
     if breakdown.no_thread:
         owners.append(("(no thread)", breakdown.no_thread))
     print_table([("live bytes by thread", False), ("bytes", True)], owners)
+    if breakdown.channels:
+        print_line()
+        _print_channels(breakdown.channels)
+
+
+def _print_channels(channels: list[ChannelBytes]) -> None:
+    print_table(
+        [
+            ("values by channel", False),
+            *((title, True) for title in ("records", "bytes", "whole", "patched", "raw", "ratio", "frames")),
+        ],
+        [
+            (
+                "(no channel)" if item.channel is None else item.channel,
+                item.records,
+                item.bytes,
+                item.whole,
+                item.patched,
+                item.raw_bytes,
+                f"{item.ratio:,.1f}",
+                item.most_frames,
+            )
+            for item in channels
+        ],
+    )

@@ -1,7 +1,7 @@
-"""What a store is, and where the bytes of its log go: by record kind and by thread.
+"""What a store is, and where the bytes of its log go: by record kind, by thread and by channel.
 
 Read from the index and from the frames' directories. A frame is verified as a whole on the way, so damage shows up here; the bodies
-of checkpoints, writes and values are never decoded.
+of writes and values are never decoded, and of checkpoints only the tables, where channels are asked for.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from typing import NamedTuple
 
 from ckptstore.codec.records import HEADER, LANE_SCOPE, Entry, Kind, entry_name, pack
 from ckptstore.errors import CorruptionError, InvalidArgumentError, StaleIndexError
+from ckptstore.inspect.channels import ChannelBytes, ChannelTally
 from ckptstore.inspect.opened import Opened, opened
 from ckptstore.storage import Frame, StorageStats, View
 from ckptstore.storage.local.format import MAJOR
+from ckptstore.storage.local.frames import get_location
 
 # Frames read in one view: a view pins pages of the index, and a writer should be able to reuse them soon.
 _STRETCH = 256
+CHANNELS_UP_TO = 50_000
+"""Frames up to which channels are shown unless asked otherwise: each checkpoint's table has to be unpacked."""
 
 
 class KindBytes(NamedTuple):
@@ -47,7 +51,10 @@ class Breakdown(NamedTuple):
     other_threads: int
     """Bytes of the threads that the list leaves off."""
     no_thread: int
-    """Bytes of live records that no live thread owns: tombstones, facts of the store, what copies share with a deleted thread."""
+    """Bytes of live records that no live thread owns: tombstones, facts of the store, what copies share with a deleted thread,
+    and what compaction left in the places of records."""
+    channels: list[ChannelBytes] | None
+    """Largest first; together the bytes of the kind `values`. None when it was not asked for."""
 
 
 class StoreReport(NamedTuple):
@@ -75,11 +82,15 @@ class StoreReport(NamedTuple):
     """Damage that was met, one line each."""
 
 
-def store_report(path: str | os.PathLike[str], *, top: int = 10, lock_timeout: float = 30.0) -> StoreReport:
+def store_report(
+    path: str | os.PathLike[str], *, top: int = 10, channels: bool | None = None, lock_timeout: float = 30.0
+) -> StoreReport:
     """Describe a store.
 
     Args:
         top: number of threads to name in the breakdown, at least 0. With 0 there is no breakdown and the log is not read.
+        channels: whether the breakdown says how the values of each channel are stored; None: for stores of up to `CHANNELS_UP_TO`
+            frames.
         lock_timeout: seconds, see `opened`.
 
     Raises:
@@ -99,7 +110,8 @@ def store_report(path: str | os.PathLike[str], *, top: int = 10, lock_timeout: f
             problems.append(f"the list of threads ends early: {error}")
         breakdown = None
         if top:
-            breakdown = _breakdown(here, stats, top, problems)
+            wanted = stats.frames <= CHANNELS_UP_TO if channels is None else channels
+            breakdown = _breakdown(here, stats, top, problems, ChannelTally() if wanted else None)
         return StoreReport(
             str(here.path),
             MAJOR,
@@ -121,16 +133,20 @@ def store_report(path: str | os.PathLike[str], *, top: int = 10, lock_timeout: f
         )
 
 
-def _breakdown(here: Opened, stats: StorageStats, top: int, problems: list[str]) -> Breakdown:
+def _breakdown(here: Opened, stats: StorageStats, top: int, problems: list[str], channels: ChannelTally | None) -> Breakdown:
     with here.storage.view() as view:
         tally = _Tally(dead=set(view.dead()), live_threads=set(view.threads()))
     for first in range(1, stats.last_lsn + 1, _STRETCH):
         with here.storage.view() as view:
             for lsn in range(first, min(first + _STRETCH, stats.last_lsn + 1)):
-                if lsn in tally.dead:
+                # Compaction drops frames, so an LSN that the index does not know is no sign of damage.
+                if lsn in tally.dead or get_location(view._kv, lsn) is None:
                     continue
                 try:
-                    tally.add(view, view.frame(lsn))
+                    frame = view.frame(lsn)
+                    tally.add(view, frame)
+                    if channels is not None:
+                        channels.add(frame)
                 except (CorruptionError, StaleIndexError) as error:
                     problems.append(str(error))
     no_thread = tally.owners.pop(None, 0)
@@ -144,6 +160,7 @@ def _breakdown(here: Opened, stats: StorageStats, top: int, problems: list[str])
         named,
         sum(tally.owners.values()) - sum(item.bytes for item in named),
         no_thread,
+        None if channels is None else channels.result(),
     )
 
 
@@ -169,6 +186,8 @@ class _Tally:
             self.sizes[kind] += size
             if entry[0] == Kind.VALUE:
                 values += size
+            elif entry[0] == Kind.VOID:
+                self.owners[None] += size
             else:
                 owner = self._owner(view, entry)
                 self.owners[owner] += size
@@ -193,6 +212,7 @@ class _Tally:
 
 
 _KINDS = {
+    Kind.VOID: "voids",
     Kind.THREAD: "threads",
     Kind.LANE: "namespaces",
     Kind.CHECKPOINT: "checkpoints",

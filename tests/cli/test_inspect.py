@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 import ckptstore
+from ckptstore import Consumed, LaneName, Source
+from ckptstore.codec.compression import compress
+from ckptstore.codec.names import name_hash
+from ckptstore.codec.records import CheckpointBody, Kind, encode_checkpoint, encode_lane, encode_thread, encode_value, pack
+from ckptstore.inspect import stats
+from ckptstore.model import Ref
 from ckptstore.storage import Frame
-from tests.cli.stores import put
+from tests.cli.stores import encode, put
 from tests.helpers import flip, frames
 
 WRITES_OF_L1 = 4
@@ -49,16 +57,16 @@ def facts(ckpt: Callable[..., Any], *arguments: object) -> dict[str, Any]:
 
 def test_the_keys_are_the_documented_ones_and_the_figures_those_of_the_store(ckpt: Callable[..., Any], folder: Path) -> None:
     with ckptstore.open(folder, read_only=True) as store:
-        stats = store.stats()
+        figures = store.stats()
     found = facts(ckpt, folder)
     assert list(found) == KEYS
     assert found["path"] == str(folder.resolve())
     stored = json.loads((folder / "STORE").read_text())
     assert (found["uuid"], found["timeline"], found["format"]) == (stored["uuid"], stored["timelines"][-1], stored["ckptstore"])
-    assert found["log_bytes"] == sum(path.stat().st_size for path in (folder / "segments").glob("*.seg")) == stats.log_bytes
+    assert found["log_bytes"] == sum(path.stat().st_size for path in (folder / "segments").glob("*.seg")) == figures.log_bytes
     assert found["live_bytes"] + found["dead_bytes"] == found["log_bytes"]
-    assert found["dead_bytes"] == stats.dead_bytes > 0
-    assert (found["frames"], found["last_lsn"], found["durable_lsn"]) == (stats.frames, stats.last_lsn, stats.durable_lsn)
+    assert found["dead_bytes"] == figures.dead_bytes > 0
+    assert (found["frames"], found["last_lsn"], found["durable_lsn"]) == (figures.frames, figures.last_lsn, figures.durable_lsn)
     assert (found["threads"], found["namespaces"], found["checkpoints"]) == (2, 3, 4)
     assert found["problems"] == []
 
@@ -98,7 +106,9 @@ def test_without_a_breakdown_the_log_is_not_read(ckpt: Callable[..., Any], folde
     assert "problem: " in text.out
 
 
-def test_no_body_is_decoded(ckpt: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Kinds of the records whose bodies were decoded."""
     read: set[int] = set()
     raw = Frame.raw
 
@@ -107,8 +117,122 @@ def test_no_body_is_decoded(ckpt: Callable[..., Any], folder: Path, monkeypatch:
         return raw(self, ordinal)
 
     monkeypatch.setattr(Frame, "raw", watched)
-    facts(ckpt, folder)
-    assert read == set()
+    return read
+
+
+def test_no_body_is_decoded(ckpt: Callable[..., Any], folder: Path, decoded: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for the tables of checkpoints, where channels are shown: by default only in stores that are not large."""
+    assert facts(ckpt, folder, "--no-channels")["breakdown"]["channels"] is None
+    monkeypatch.setattr(stats, "CHANNELS_UP_TO", 5)
+    assert facts(ckpt, folder)["breakdown"]["channels"] is None
+    assert decoded == set()
+    assert facts(ckpt, folder, "--channels")["breakdown"]["channels"]
+    monkeypatch.setattr(stats, "CHANNELS_UP_TO", 50)
+    assert facts(ckpt, folder)["breakdown"]["channels"]
+    assert decoded == {Kind.CHECKPOINT}
+
+
+def test_only_the_table_of_a_checkpoint_is_unpacked(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    """Skeleton and metadata are skipped: here they are what msgpack refuses to unpack, but can step over."""
+    with ckptstore.open(tmp_path / "s") as store:
+        raw = b"\x93" + 2 * b"\x81\xc4\x01k\xd6\xff\xff\xff\xff\xff" + pack({"messages": ["1", 0]})
+        codec, body = compress(raw)
+        value = b"x" * 100
+        records = [
+            encode_thread(1, name_hash("t"), "t"),
+            encode_lane(1, name_hash(""), 1, ""),
+            encode_value(("text", value), crc32(value), *compress(value)),
+            encode_checkpoint(
+                CheckpointBody(body, codec, len(raw)),
+                lane=1,
+                id="c1",
+                parent=None,
+                token=b"",
+                source=Source.LOOP,
+                mask=0,
+                consumed=Consumed(),
+                run=None,
+                place=0,
+                refs=[Ref(0, 2)],
+            ),
+        ]
+        store._storage.commit(lambda view: records)
+    [channel] = facts(ckpt, tmp_path / "s")["breakdown"]["channels"]
+    assert (channel["channel"], channel["records"], channel["raw_bytes"]) == ("messages", 1, 100)
+
+
+def texts(count: int) -> list[str]:
+    return [f"line {number} of {number * number}, said at {number * 7919}" for number in range(count)]
+
+
+def test_how_the_values_of_each_channel_are_stored(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    noise = random.Random(1).randbytes(2000).hex()
+    with ckptstore.open(path) as store:
+        for number in range(40):
+            values = {"log": "\n".join(texts(20 + number)), "small": str(number), "fixed": "f" * 500}
+            store.put_checkpoint(
+                LaneName("t"),
+                f"c{number}",
+                f"c{number - 1}" if number else None,
+                skeleton={},
+                metadata={},
+                versions={"log": number, "small": number, "fixed": 1},
+                values=values,
+                changed={"log", "small"},
+                encode=encode,
+            )
+        store.put_writes(LaneName("t"), "c39", [(0, "log", noise)], task_id="task", encode=encode)
+    breakdown = facts(ckpt, path)["breakdown"]
+    channels = {item["channel"]: item for item in breakdown["channels"]}
+    assert channels.keys() == {"log", "fixed", None}
+    assert [item["bytes"] for item in breakdown["channels"]] == sorted((item["bytes"] for item in channels.values()), reverse=True)
+    kinds = {item["kind"]: item for item in breakdown["kinds"]}
+    assert sum(item["bytes"] for item in channels.values()) == kinds["values"]["bytes"]
+    assert sum(item["records"] for item in channels.values()) == kinds["values"]["records"]
+    log = channels["log"]
+    assert (log["records"], log["whole"], log["patched"]) == (40, 1, 39)
+    assert log["raw_bytes"] == sum(len("\n".join(texts(20 + number))) for number in range(40))
+    assert log["ratio"] == round(log["raw_bytes"] / log["bytes"], 2) > 5
+    assert 3 < log["most_frames"] <= 16
+    assert (channels["fixed"]["records"], channels["fixed"]["whole"], channels["fixed"]["most_frames"]) == (1, 1, 1)
+    assert (channels[None]["records"], channels[None]["raw_bytes"]) == (1, len(noise))
+    text = ckpt("inspect", path).out
+    for figure in (log["bytes"], log["raw_bytes"], channels[None]["bytes"]):
+        assert f"{figure:,}" in text
+    assert "(no channel)" in text
+
+
+def test_a_channel_that_several_hold_counts_once(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    with ckptstore.open(tmp_path / "s") as store:
+        for number, name in enumerate(("\x1b[31mfirst", "second")):
+            store.put_checkpoint(
+                LaneName("t"),
+                f"c{number}",
+                None if number == 0 else "c0",
+                skeleton={},
+                metadata={},
+                versions={name: number},
+                values={name: "the same text " * 100},
+                changed={name},
+                encode=encode,
+            )
+    [channel] = facts(ckpt, tmp_path / "s")["breakdown"]["channels"]
+    assert (channel["channel"], channel["records"]) == ("\x1b[31mfirst", 1)
+    assert ckpt("inspect", tmp_path / "s").out.replace("\n", "").isprintable()
+
+
+def test_a_store_that_was_compacted(ckpt: Callable[..., Any], folder: Path) -> None:
+    """Frames that are gone are no damage, and the figures add up."""
+    with ckptstore.open(folder) as store:
+        put(store, "small", "s2", "s1", "head")
+        store.prune("small")
+        store.compact()
+    found = facts(ckpt, folder)
+    by_kind = sum(item["bytes"] for item in found["breakdown"]["kinds"])
+    assert by_kind + found["breakdown"]["headers"] + found["dead_bytes"] == found["log_bytes"]
+    by_thread = sum(item["bytes"] for item in found["breakdown"]["threads"])
+    assert by_thread + found["breakdown"]["other_threads"] + found["breakdown"]["no_thread"] == by_kind
 
 
 def test_the_text_shows_the_same_figures(ckpt: Callable[..., Any], folder: Path) -> None:
