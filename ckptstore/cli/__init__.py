@@ -6,6 +6,8 @@ Needs the extra `cli` (typer and rich), which `ckptstore` itself never imports.
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 
 
@@ -19,7 +21,18 @@ def main() -> None:
         sys.exit(3)
     from ckptstore.cli.app import run
 
-    sys.exit(run(sys.argv[1:]))
+    # Names come from users; a terminal that cannot show a character shows its code.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = run(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads the output has enough of it. The interpreter flushes once more on its way out: into nothing.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
 
 
 __all__ = ["main"]

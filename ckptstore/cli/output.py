@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
+
+from ckptstore.inspect.progress import Progress
 
 FINE = 0
 PROBLEMS = 1
 USAGE = 2
 REFUSED = 3
+
+_PATIENCE = 1.0
+"""Seconds before a progress bar shows."""
 
 
 def printable(text: str) -> str:
@@ -31,9 +39,38 @@ def print_line(text: str = "") -> None:
     print(printable(text))
 
 
-def counted(number: int, thing: str) -> str:
-    """`1 thread`, `1,200 threads`."""
-    return f"{number:,} {thing}" + ("" if number == 1 else "s")
+def counted(number: int, thing: str, things: str | None = None) -> str:
+    """`1 thread`, `1,200 threads`; the plural where it takes more than an s."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {things or thing + 's'}"
+
+
+def print_problems(problems: Sequence[str]) -> None:
+    """Print what could not be read, after what could."""
+    for problem in problems:
+        print_line(f"problem: {' '.join(problem.split())}")
+
+
+@contextmanager
+def progress(what: str, json: bool) -> Iterator[Progress]:
+    """A bar on stderr for work that takes longer than a second; nothing with `--json` or without a terminal.
+
+    Yields:
+        What to call with (done, of how many). Work that never calls it, or does not know how much there is, gets a bar without an end.
+    """
+    if json or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    bar = Bar(console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=None)
+    timer = threading.Timer(_PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+    finally:
+        timer.cancel()
+        timer.join()
+        bar.stop()
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:

@@ -1,0 +1,155 @@
+"""What the command line changes: a store opened for writing, never created, and each change as a plan that can be looked at first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from ckptstore.errors import InvalidArgumentError
+from ckptstore.inspect.opened import opened
+from ckptstore.inspect.progress import Progress, silent
+from ckptstore.inspect.refs import UnknownReferenceError
+from ckptstore.lineage.listing import list_threads
+from ckptstore.options import checked_options
+from ckptstore.storage import Compaction, View
+from ckptstore.storage.local.handle import LocalStorage
+from ckptstore.storage.local.layout import Layout
+from ckptstore.store import Store
+
+
+@contextmanager
+def opened_to_change(path: str | os.PathLike[str], lock_timeout: float) -> Iterator[Store]:
+    """Open a store folder for writing and close it again; it is not created.
+
+    Args:
+        lock_timeout: seconds to wait for a lock of the store, above 0 and up to 3600.
+
+    Raises:
+        what `opened` raises; NotWritableError.
+    """
+    if not Layout(Path(os.path.realpath(path))).store.exists():
+        # Opened to look at, it says what stands there instead.
+        with opened(path, lock_timeout):
+            pass
+    options = checked_options(lock_timeout=lock_timeout)
+    with Store(LocalStorage(path, options), options) as store:
+        yield store
+
+
+def compact_store(path: str | os.PathLike[str], *, least_dead: float = 0.0, lock_timeout: float = 30.0) -> Compaction:
+    """Give the space of what was removed back; see `Store.compact`."""
+    with opened_to_change(path, lock_timeout) as store:
+        return store.compact(least_dead=least_dead)
+
+
+class ThreadChange(NamedTuple):
+    """What becomes of one thread."""
+
+    thread: str
+    checkpoints: int
+    removed: int
+
+
+class ChangeReport(NamedTuple):
+    """What a removal did, or would do."""
+
+    done: bool
+    threads: list[ThreadChange]
+    """Those of which something goes."""
+
+    @property
+    def removed(self) -> int:
+        return sum(change.removed for change in self.threads)
+
+
+def prune_to_heads(
+    path: str | os.PathLike[str],
+    threads: Sequence[str] = (),
+    *,
+    do: bool = False,
+    lock_timeout: float = 30.0,
+    progress: Progress = silent,
+) -> ChangeReport:
+    """Keep the head of each namespace and remove every other checkpoint; what the heads need of them is kept.
+
+    Args:
+        threads: all of the store when empty.
+        do: remove; else only say what would go.
+        lock_timeout: seconds, see `opened`.
+        progress: told how many threads are done.
+
+    Raises:
+        UnknownReferenceError: a thread is not in the store. what `opened` raises.
+    """
+    with opened(path, lock_timeout) as here:
+        names = list(threads) or [info.thread for info in list_threads(here.storage)]
+        plan = []
+        for name in names:
+            with here.storage.view() as view:
+                checkpoints, heads = _counts(view, name)
+            if checkpoints > heads:
+                plan.append(ThreadChange(name, checkpoints, checkpoints - heads))
+    if not do or not plan:
+        return ChangeReport(do, plan)
+    done = []
+    with opened_to_change(path, lock_timeout) as store:
+        for change in plan:
+            removed = store.prune(change.thread)
+            done.append(change._replace(removed=removed))
+            progress(len(done), len(plan))
+    return ChangeReport(True, done)
+
+
+def remove_threads(
+    path: str | os.PathLike[str],
+    threads: Sequence[str],
+    *,
+    do: bool = False,
+    lock_timeout: float = 30.0,
+    progress: Progress = silent,
+) -> ChangeReport:
+    """Delete threads; all of them are there, or none is deleted.
+
+    Args:
+        do: delete; else only say what would go.
+        lock_timeout: seconds, see `opened`.
+        progress: told how many threads are done.
+
+    Raises:
+        InvalidArgumentError: no thread is named.
+        UnknownReferenceError: a thread is not in the store. what `opened` raises.
+    """
+    if not threads:
+        raise InvalidArgumentError("threads=[]: name at least one")
+    with opened(path, lock_timeout) as here, here.storage.view() as view:
+        plan = [ThreadChange(name, count := _counts(view, name)[0], count) for name in dict.fromkeys(threads)]
+    if do:
+        with opened_to_change(path, lock_timeout) as store:
+            for at, change in enumerate(plan, start=1):
+                store.delete(change.thread)
+                progress(at, len(plan))
+    return ChangeReport(do, plan)
+
+
+def copy_of_thread(path: str | os.PathLike[str], source: str, destination: str, *, lock_timeout: float = 30.0) -> int:
+    """Copy a thread by reference; return the number of checkpoints the copy holds.
+
+    Raises:
+        UnknownReferenceError: there is no such source. ThreadExistsError: the destination holds records. what `opened` raises.
+    """
+    with opened(path, lock_timeout) as here, here.storage.view() as view:
+        _counts(view, source)
+    with opened_to_change(path, lock_timeout) as store:
+        return store.copy(source, destination)
+
+
+def _counts(view: View, thread: str) -> tuple[int, int]:
+    """(checkpoints, namespaces with a head) of a thread."""
+    number = view.thread(thread)
+    if number is None:
+        raise UnknownReferenceError(f"no thread {thread!r} in this store")
+    states = [view.state(lane) for lane in view.lanes(number)]
+    return sum(state.checkpoints for state in states), sum(1 for state in states if state.head and state.checkpoints)
