@@ -48,15 +48,17 @@ def say(line: str) -> None:
 
 
 def child(job: Mapping[str, Any]) -> None:
-    """Run calls `first` to the end of a program, and close the store."""
+    """Run calls `first` to the end of a program, compact the store if it is to be killed there, and close it."""
     say(f"pid {os.getpid()}")
     vfs = Deadly(job["point"], job["nth"], job["fail_fsync"])
-    with opened(Path(job["store"]), job["level"], vfs, index=job["index"]) as store:
+    with opened(Path(job["store"]), job["level"], vfs, index=job["index"], auto_compact=False) as store:
         say("open")
         for number, call in enumerate(program(job["seed"], job["length"]), 1):
             if number > job["first"]:
                 run(store, call)
                 say(f"ack {number}")
+        if "compact" in (job["point"] or ""):
+            store.compact()
         if "hint" in (job["point"] or ""):
             time.sleep(30)  # another thread passes that point, and ends this sleep with the process
 
