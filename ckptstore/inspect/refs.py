@@ -31,11 +31,8 @@ class Reference(NamedTuple):
     """How many parents to go back from there."""
     exact: bool = False
     """`id` is whole: never taken for the beginning of another."""
-
-    @property
-    def names_checkpoint(self) -> bool:
-        """Whether a checkpoint was named, be it the head; else the reference is to the lane."""
-        return self.id is not None or self.back > 0 or self.exact
+    lane: bool = False
+    """No checkpoint was named, not even the head: where a lane can be meant, it is."""
 
 
 class Place(NamedTuple):
@@ -63,7 +60,7 @@ def parse_reference(text: str | None, *, thread: str | None = None, ns: str | No
         InvalidArgumentError: it does not read as one, or says something twice.
 
     >>> parse_reference("user-42/sub:1@1f0a~2")
-    Reference(thread='user-42', ns='sub:1', id='1f0a', back=2, exact=False)
+    Reference(thread='user-42', ns='sub:1', id='1f0a', back=2, exact=False, lane=False)
     """
     name, at, where = ("", "", "") if text is None else text.rpartition("@") if "@" in text else (text, "", "")
     if thread is not None:
@@ -87,7 +84,7 @@ def parse_reference(text: str | None, *, thread: str | None = None, ns: str | No
         back = sum(int(step) if step else 1 for step in matched["back"].split("~")[1:])
         if id is not None and found is not None:
             raise InvalidArgumentError(f"the reference {text!r} names a checkpoint, and --id={id!r} another: give one of them")
-    return Reference(lane, inner if ns is None else ns, found if id is None else id, back, exact=id is not None)
+    return Reference(lane, inner if ns is None else ns, found if id is None else id, back, id is not None, not at and id is None)
 
 
 def find_lane(view: View, reference: Reference) -> tuple[LaneName, int]:
@@ -102,7 +99,7 @@ def find_lane(view: View, reference: Reference) -> tuple[LaneName, int]:
         return lane, number
     thread = view.thread(reference.thread)
     if thread is None:
-        odd = "; a thread whose id has '@' or '/' in it is named by --thread" if reference.ns or reference.names_checkpoint else ""
+        odd = "; a thread whose id has '@' or '/' in it is named by --thread" if reference.ns or not reference.lane else ""
         raise UnknownReferenceError(f"no thread {reference.thread!r} in this store{odd}")
     names = sorted(ns_name(view, other) for other in view.lanes(thread))
     some = ", ".join(repr(name) for name in names[:_NAMED_AT_MOST]) + (", ..." if len(names) > _NAMED_AT_MOST else "")

@@ -91,13 +91,11 @@ def log_report(
     problems: list[str] = []
     with opened(path, lock_timeout) as here:
         with here.storage.view() as view:
-            if reference.names_checkpoint:
-                start = find_checkpoint(view, reference)
-                lane, number = start.lane, start.number
-                entries = _lineage(view, number, start.entry)
-            else:
-                lane, number = find_lane(view, reference)
+            lane, number = find_lane(view, reference)
+            if reference.lane:
                 entries = list(live_entries(view, number))
+            else:
+                entries = _lineage(view, number, find_checkpoint(view, reference).entry)
             head = view.state(number).head
             head_id = _head_id(view, number)
             children = {entry.number: len(view.children(number, entry.number)) for entry in entries}
