@@ -161,8 +161,9 @@ class Thread:
                 values[name] = fold(channel, old, [write])
                 since[name] = 0
             else:
-                # The write has to be foldable now: a bad one must not be found out when the state is next read.
-                fold(channel, UNSET, [write])
+                # The write has to be foldable now: a bad one must not be found out when the state is next read. A kind of our own
+                # can tell from the write alone; a function of the user's has to see the value.
+                fold(channel, self._value(name) if channel.kind[0] == "reduce" else UNSET, [write])
                 step.append((name, dump_write(self._serde, name, write)))
                 values.pop(name, None)
                 since[name] = count

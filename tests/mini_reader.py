@@ -228,7 +228,7 @@ class MiniReader:
         elif kind == HEAD:
             self.lanes[fields[0]].head = _id(fields[1])
         elif kind == TOMBSTONE and fields[0] == 0:
-            del self.threads[fields[1]]
+            self.threads.pop(fields[1], None)
             self.lanes = {number: lane for number, lane in self.lanes.items() if lane.thread != fields[1]}
         elif kind == TOMBSTONE:
             self._remove(self.lanes[fields[1]], fields[3], fields[5])

@@ -28,7 +28,8 @@ BASED = 255
 # zstd finds repetitions in a raw-content dictionary only from level 3 on.
 _BASED_LEVEL = 3
 # Fewer new bytes gain nothing from the base; a larger base costs more time than serializing the value did.
-_BASED_FROM, _BASED_TO = 256, 1 << 20
+_BASED_FROM, _BASED_TO = 256, 512 << 10
+_SAMPLES, _SAMPLE = 6, 40
 _PROBE = 48
 _SHORTEST_COPY = 24
 
@@ -73,11 +74,12 @@ def diff(base: bytes, target: bytes, *, thorough: bool = True) -> bytes | None:
         if sum(copy.length for copy in probed) > covered:
             copies = probed
             covered = sum(copy.length for copy in copies)
-    if not thorough and covered * 2 < len(target):
-        return None
     fresh = _fresh(target, copies)
+    related = thorough and len(fresh) >= _BASED_FROM and _related(base, fresh)
+    if covered * 2 < min(len(base), len(target)) and not related:
+        return None  # stored whole it costs as little, and is compressed once instead of twice
     codec, body = compress(fresh)
-    if thorough and len(fresh) >= _BASED_FROM and len(body) > len(target) // 16 and _related(base, fresh):
+    if related and len(body) > len(target) // 16:
         based = _Against(base).compress(fresh)
         if len(based) < len(body):
             codec, body = BASED, based
@@ -153,7 +155,7 @@ def _probe(base: bytes, target: bytes) -> list[_Copy]:
     """One run anywhere, found by a piece out of the base's middle: a value that moved into, or out of, another container."""
     best: list[_Copy] = []
     found = 0
-    for part in (2, 4, 1):
+    for part in (3,) if len(base) > _BASED_TO else (3, 5, 1):
         at = len(base) * part // 6
         piece = base[at : at + _PROBE]
         if len(piece) < _PROBE:
@@ -170,11 +172,15 @@ def _probe(base: bytes, target: bytes) -> list[_Copy]:
 
 
 def _related(base: bytes, fresh: bytes) -> bool:
-    """Whether samples of the new bytes stand somewhere in the base: the change is spread over the middle, or things moved."""
+    """Whether most samples of the new bytes stand somewhere in the base: the change is spread over the middle, or things moved.
+
+    Samples are longer than what every message has in common with every other.
+    """
     if len(base) > _BASED_TO or len(fresh) > _BASED_TO:
         return False
-    step = max(1, len(fresh) // 8)
-    return any(base.find(fresh[at : at + 16]) >= 0 for at in range(step // 2, len(fresh) - 16, step))
+    step = max(1, len(fresh) // _SAMPLES)
+    at = range(step // 2, max(1, len(fresh) - _SAMPLE), step)
+    return sum(base.find(fresh[place : place + _SAMPLE]) >= 0 for place in at) * 2 > len(at)
 
 
 def _fresh(target: bytes, copies: list[_Copy]) -> bytes:

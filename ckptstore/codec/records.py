@@ -424,7 +424,8 @@ def writes_refs(lsn: int, entry: Entry) -> tuple[Ref, ...]:
 
 
 # -- HISTORY [lane, survivor id, value refs, write refs] -------------------------------------------------------------------
-#    body: {channel: [seed slot, [[every, newest, first], ...]]}: per edge, oldest first, indexes into the write refs
+#    body: {channel: [seed slot, [[every, newest, first], ...]]}: per edge, oldest first, indexes into the write refs;
+#    nil instead where it was lost already
 
 
 class HistoryEdge(NamedTuple):
@@ -440,6 +441,8 @@ class ChannelPast(NamedTuple):
 
     seed: Ref | Typed | None
     edges: tuple[HistoryEdge, ...]
+    lost: bool = False
+    """Whether a part of it was lost already when it was written: whoever asks for it is told."""
 
 
 def encode_history(lane: int, survivor: str, past: Mapping[str, ChannelPast]) -> Encoded:
@@ -450,7 +453,10 @@ def encode_history(lane: int, survivor: str, past: Mapping[str, ChannelPast]) ->
         return [writes.setdefault(ref, len(writes)) for ref in refs]
 
     packed: dict[str, Any] = {}
-    for channel, (seed, edges) in past.items():
+    for channel, (seed, edges, lost) in past.items():
+        if lost:
+            packed[channel] = None
+            continue
         slot: Any = None
         if isinstance(seed, Ref):
             slot = len(values)
@@ -463,13 +469,15 @@ def encode_history(lane: int, survivor: str, past: Mapping[str, ChannelPast]) ->
 
 def decode_history(entry: Entry, raw: bytes) -> dict[str, ChannelPast]:
     values, writes = _refs(entry[HEADER + 2]), _refs(entry[HEADER + 3])
-    return {
-        channel: ChannelPast(
-            _slot_value(slot, values),
-            tuple(HistoryEdge(*(tuple(writes[i] for i in group) for group in edge)) for edge in edges),
-        )
-        for channel, (slot, edges) in unpack(raw).items()
-    }
+    past = {}
+    for channel, packed in unpack(raw).items():
+        if packed is None:
+            past[channel] = ChannelPast(None, (), lost=True)
+            continue
+        slot, edges = packed
+        groups = (HistoryEdge(*(tuple(writes[i] for i in group) for group in edge)) for edge in edges)
+        past[channel] = ChannelPast(_slot_value(slot, values), tuple(groups))
+    return past
 
 
 def history_refs(entry: Entry) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
@@ -491,18 +499,29 @@ def encode_head(lane: int, id: str, fence: int) -> Encoded:
     return _encoded(Kind.HEAD, (lane, id_form(id), fence))
 
 
-# -- TOMBSTONE [scope, number, unix time in ms, hashes, dead, head] --------------------------------------------------------
+# -- TOMBSTONE [scope, number, unix time in ms, hashes, dead, head, spent] -------------------------------------------------
 #    scope 0: number is a thread, hashes are 8-byte late hashes of its ids
 #    scope 1: number is a lane, hashes are the 16-byte name hashes of the removed ids
 #    head: scope 1: the lane's head after the removal, an id or nil
+#    spent: scope 1: [[id, flat references to WRITES], ...]: batches on checkpoints that stay, which made children that go
 #    dead: LSNs of frames that hold nothing live from here on, as runs: first, count, first, count, ...
 
 THREAD_SCOPE = 0
 LANE_SCOPE = 1
 
 
-def encode_tombstone(scope: int, number: int, now_ms: int, hashes: bytes, dead: Iterable[int], head: str | None = None) -> Encoded:
-    return _encoded(Kind.TOMBSTONE, (scope, number, now_ms, hashes, _runs(dead), None if head is None else id_form(head)))
+def encode_tombstone(
+    scope: int,
+    number: int,
+    now_ms: int,
+    hashes: bytes,
+    dead: Iterable[int],
+    head: str | None = None,
+    spent: Iterable[tuple[str, Iterable[Ref]]] = (),
+) -> Encoded:
+    batches = [[id_form(parent), _flat(refs)] for parent, refs in spent]
+    after = None if head is None else id_form(head)
+    return _encoded(Kind.TOMBSTONE, (scope, number, now_ms, hashes, _runs(dead), after, batches))
 
 
 def _runs(lsns: Iterable[int]) -> list[int]:
@@ -548,6 +567,8 @@ def hashed_entry(entry: Entry) -> Entry:
     hashed = list(entry)
     if entry[0] in (Kind.THREAD, Kind.LANE):
         hashed[-1] = ""
+    if entry[0] == Kind.TOMBSTONE:
+        hashed[-1] = [[msgpack.ExtType(_HASHED, name_hash(id_text(parent))), refs] for parent, refs in entry[-1]]
     for field in _ID_FIELDS.get(entry[0], ()):
         form = entry[HEADER + field]
         if form is not None:

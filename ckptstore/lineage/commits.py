@@ -29,7 +29,7 @@ from ckptstore.codec.records import (
     prepare_checkpoint,
     prepare_writes,
 )
-from ckptstore.errors import ConflictError, ThreadDeletedError, ValueTooLargeError
+from ckptstore.errors import ConflictError, InvalidArgumentError, ThreadDeletedError, ValueTooLargeError
 from ckptstore.forks import own_locks
 from ckptstore.lineage import ownership
 from ckptstore.lineage.history import read_history
@@ -152,6 +152,7 @@ class Commits:
             ValueTooLargeError, SerializationError: nothing was stored.
             what `Storage.commit` raises.
         """
+        _check_token(token)
         draft = _Draft(
             lane, id, parent, skeleton, metadata, versions, values, changed, encode, token, source, rule, run, expect_head, step
         )
@@ -430,6 +431,7 @@ class Commits:
         Raises:
             ThreadDeletedError, ValueTooLargeError, SerializationError and what `Storage.commit` raises.
         """
+        _check_token(token)
         if not writes:
             return None
         serialized = []
@@ -512,6 +514,11 @@ class Commits:
             return records
 
         return self._storage.commit(resolve)
+
+
+def _check_token(token: bytes) -> None:
+    if len(token) > 6 or token.endswith(b"\0"):
+        raise InvalidArgumentError(f"token={token!r}: up to 6 bytes are needed, the last one not 0")
 
 
 def _unchanged(before: Slot | None, version: Version) -> bool:

@@ -44,8 +44,13 @@ def read_history(view: View, ref: Ref) -> dict[str, ChannelPast]:
     return decode_history(frame.entry(ref, Kind.HISTORY), frame.raw(ref.ordinal))
 
 
-def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str]) -> dict[str, ChannelPast]:
+def past(
+    view: View, lane: int, start: CheckpointEntry, channels: Iterable[str], *, admit_loss: bool = False
+) -> dict[str, ChannelPast]:
     """For each channel, what lies behind `start`: its own value and its own writes are not part of it.
+
+    Args:
+        admit_loss: say of a channel that its past is lost instead of raising: to write that down for later.
 
     Raises:
         CheckpointLineageIntegrityError: an ancestor was removed and left no history record, so something is lost.
@@ -54,11 +59,12 @@ def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str])
     seeds: dict[str, Ref | Typed] = {}
     older: dict[str, tuple[HistoryEdge, ...]] = {}
     open_channels = set(edges)
+    lost: set[str] = set()
     visited = {start.number}
     entry = start
     while open_channels:
         if entry.has_history:
-            _end_at_history(view, lane, entry, start, open_channels, seeds, older)
+            lost |= _end_at_history(view, lane, entry, start, open_channels, seeds, older)
             break
         if not entry.parent or entry.parent in visited:
             break
@@ -67,6 +73,9 @@ def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str])
         if parent is None:
             break
         if parent.removed:
+            if admit_loss:
+                lost |= open_channels
+                break
             raise CheckpointLineageIntegrityError(
                 f"broken chain at checkpoint {read_record(view, entry.ref).id!r}: its parent was removed and left no history record, so "
                 f"the history of {sorted(open_channels)} is lost. Start from a checkpoint that holds these channels' values"
@@ -80,8 +89,15 @@ def past(view: View, lane: int, start: CheckpointEntry, channels: Iterable[str])
                     seeds[channel] = slot.value
                     open_channels.discard(channel)
         entry = parent
+    if lost and not admit_loss:
+        raise CheckpointLineageIntegrityError(
+            f"broken chain behind checkpoint {read_record(view, entry.ref).id!r}: the history of {sorted(lost)} was lost when it was "
+            "pruned. Start from a checkpoint that holds these channels' values"
+        )
     return {
-        channel: ChannelPast(seeds.get(channel), (*older.get(channel, ()), *reversed(newest_first)))
+        channel: ChannelPast(None, (), lost=True)
+        if channel in lost
+        else ChannelPast(seeds.get(channel), (*older.get(channel, ()), *reversed(newest_first)))
         for channel, newest_first in edges.items()
     }
 
@@ -131,14 +147,14 @@ def _end_at_history(
     open_channels: Collection[str],
     seeds: dict[str, Ref | Typed],
     older: dict[str, tuple[HistoryEdge, ...]],
-) -> None:
-    """Take over what a survivor kept of its removed ancestors."""
+) -> set[str]:
+    """Take over what a survivor kept of its removed ancestors; return the channels of which it says that they were lost."""
     ref = view.history(lane, entry.number)
     assert ref is not None
     kept = read_history(view, ref)
     for channel in open_channels:
         if channel in kept:
-            seed, older[channel] = kept[channel]
+            seed, older[channel], _ = kept[channel]
             if seed is not None:
                 seeds[channel] = seed
         elif entry is start and entry.mask & channel_bit(channel):
@@ -148,6 +164,7 @@ def _end_at_history(
                 raise CheckpointLineageIntegrityError(
                     f"what channel {channel!r} held before checkpoint {record.id!r} was pruned; the checkpoint holds its value"
                 )
+    return {channel for channel in open_channels if channel in kept and kept[channel].lost}
 
 
 def _collect_edge(

@@ -29,14 +29,11 @@ class Edge(NamedTuple):
 
     parent_id: str
     candidates: Sequence[WritesEntry]
-    """Batches on the parent with regular writes that no child owns yet, in LSN order."""
+    """Batches on the parent with regular writes, in LSN order."""
+    owned: frozenset[Ref]
+    """Those that a child owns already, or owned before it was removed."""
     siblings: Sequence[Sibling]
     """By place."""
-
-    @property
-    def since(self) -> int:
-        """LSN of the newest earlier child, 0 without one: the window of those who have no token starts after it."""
-        return self.siblings[-1].entry.place if self.siblings else 0
 
 
 Rule = Callable[[Edge], Consumed]
@@ -61,9 +58,10 @@ def edge(view: View, lane: int, parent: int, parent_id: str, *, child: int | Non
         entry = view.live_checkpoint(lane, number)
         if entry is not None and number != child:
             siblings.append(entry)
-    owned = {ref for entry in siblings for ref in entry.consumed.refs()}
-    candidates = [batch for batch in view.writes(lane, parent) if batch.regular and batch.ref not in owned]
-    return Edge(parent_id, candidates, [Sibling(entry, _reader(view, entry.ref)) for entry in siblings])
+    owned = frozenset(ref for entry in siblings for ref in entry.consumed.refs())
+    candidates = [batch for batch in view.writes(lane, parent) if batch.regular]
+    spent = frozenset(batch.ref for batch in candidates if batch.spent)
+    return Edge(parent_id, candidates, owned | spent, [Sibling(entry, _reader(view, entry.ref)) for entry in siblings])
 
 
 def _reader(view: View, ref: Ref) -> Callable[[], CheckpointRecord]:
@@ -72,22 +70,36 @@ def _reader(view: View, ref: Ref) -> Callable[[], CheckpointRecord]:
 
 def native(edge: Edge) -> Consumed:
     """Everything stored on the parent since its previous child."""
-    return Consumed(first=tuple(batch.ref for batch in edge.candidates if batch.ref.lsn > edge.since))
+    return by_token(edge, b"", Source.LOOP)
 
 
-def by_token(edge: Edge, token: bytes, source: Source, allowed: Callable[[WritesEntry], bool] = lambda batch: True) -> Consumed:
+def by_token(
+    edge: Edge,
+    token: bytes,
+    source: Source,
+    can_use: Callable[[Source, WritesEntry], bool] = lambda source, batch: True,
+) -> Consumed:
     """A writer's own batches, and for tasks without one what stands in the window since the previous child.
 
     Args:
         token: names the writer; empty when unknown, then only the window counts.
         source: an update may store several batches under one task id, and all of them count.
-        allowed: which batches a child of this source can have used at all.
+        can_use: whether a child of that source can have used a batch at all. A sibling that could not does not end the window.
     """
+    mine = {ref for sibling in edge.siblings if sibling.entry.token == token for ref in sibling.entry.consumed.refs()}
     own: dict[bytes, list[Ref]] = {}
     for batch in edge.candidates:
-        if token and batch.token == token and allowed(batch):
+        # What another writer's child took is still this writer's own; what made a child of its own made that one.
+        if token and batch.token == token and batch.ref not in mine and can_use(source, batch):
             own.setdefault(batch.task, []).append(batch.ref)
-    first = tuple(batch.ref for batch in edge.candidates if batch.task not in own and batch.ref.lsn > edge.since and allowed(batch))
+    first = tuple(
+        batch.ref
+        for batch in edge.candidates
+        if batch.task not in own
+        and batch.ref not in edge.owned
+        and can_use(source, batch)
+        and not any(sibling.entry.place > batch.ref.lsn and can_use(sibling.entry.source, batch) for sibling in edge.siblings)
+    )
     refs = tuple(sorted(ref for batches in own.values() for ref in batches))
     if source == Source.UPDATE:
         return Consumed(every=refs, first=first)

@@ -28,7 +28,7 @@ from ckptstore.codec.records import (
     value_facts,
     writes_refs,
 )
-from ckptstore.errors import CorruptionError
+from ckptstore.errors import CorruptionError, StaleIndexError
 from ckptstore.forks import own_locks
 from ckptstore.lineage.reach import closure
 from ckptstore.model import Ref, Typed
@@ -212,10 +212,9 @@ class Values:
                 base = near.bases[0]
                 near = facts_of(view, base)
             if near.folds:
-                # Never a fold on a fold: take over what the nearest value folds itself.
-                bases, folds = near.bases, (*near.folds, *folds)
-            else:
-                bases = (base,)
+                # Never a fold on a fold: where every turn forks, it would grow with the history. Stored whole once, then patched.
+                return None
+            bases = (base,)
         written = [ref for fold in folds for ref in writes_refs(fold.lsn, view.entries(fold.lsn)[fold.ordinal])]
         if any(facts_of(view, ref).frames >= MOST_FRAMES for ref in (*bases, *written)):
             return None
@@ -249,7 +248,10 @@ def _poor(patch: _Patched | None, raw: bytes) -> bool:
 
 def facts_of(view: View, ref: Ref) -> ValueFacts:
     """What the directory says of a value."""
-    return value_facts(ref.lsn, view.frame(ref.lsn).entry(ref, Kind.VALUE))
+    entry = view.entries(ref.lsn)[ref.ordinal]
+    if entry[0] != Kind.VALUE:
+        raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not a value: run `ckpt verify`")
+    return value_facts(ref.lsn, entry)
 
 
 def next_in_chain(view: View, near: Ref) -> tuple[int, Ref]:

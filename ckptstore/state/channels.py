@@ -166,7 +166,12 @@ class _Reduce:
 
     def reduce(self, value: Any, writes: Sequence[Any]) -> Any:
         for write in writes:
-            value = write if value is UNSET else self.function(value, write)
+            try:
+                value = write if value is UNSET else self.function(value, write)
+            except Exception as error:
+                raise ReducerError(
+                    f"reducer {self.name!r} failed on a write of type {type(write).__name__}: {type(error).__name__}: {error}"
+                ) from error
         return value
 
 

@@ -75,6 +75,7 @@ _ADDRESS = struct.Struct(">I16s16sQH")
 _REMOVED = 0x80
 _HAS_HISTORY = 0x40
 _SOURCE = 0x0F
+_SPENT = 2
 # Looking a member up by position takes a tenth of the time that calling the enum does.
 _SOURCES = tuple(Source)
 _ORIGINS = tuple(Origin)
@@ -115,6 +116,8 @@ class WritesEntry(NamedTuple):
     origin: Origin
     regular: bool
     """Whether it holds a write that is not one of the special channels."""
+    spent: bool
+    """Whether it made a child that was removed since: it makes no other."""
     task: bytes
     mask: int
 
@@ -272,7 +275,7 @@ class Catalog:
         for key, value in self._kv.scan(b"W" + _PAIR.pack(lane, number)):
             ordinal, token, origin, regular, task, mask = _WRITES.unpack(value)
             ref = Ref(int.from_bytes(key[9:], "big"), ordinal)
-            found.append(WritesEntry(ref, token.rstrip(b"\0"), _ORIGINS[origin], bool(regular), task, mask))
+            found.append(WritesEntry(ref, token.rstrip(b"\0"), _ORIGINS[origin], bool(regular), regular == _SPENT, task, mask))
         return found
 
     def history(self, lane: int, number: int) -> Ref | None:
@@ -366,6 +369,10 @@ class Catalog:
             place = old.place
             known = consumed_field(old.consumed) if old.parent == parent else consumed
             state = state._replace(removals=state.removals + 1)
+            if old.parent != parent:
+                # Another past: what was kept of the one before ends with it.
+                self._kv.delete(b"R" + _PAIR.pack(lane, number))
+                old = old._replace(has_history=False)
             if old.parent and old.parent != parent:
                 self._kv.delete(b"K" + _PAIR.pack(lane, old.parent) + _lsn_key(place))
         if parent:
@@ -446,7 +453,7 @@ class Catalog:
             self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(*state._replace(head=number)))
 
     def _apply_tombstone(self, ref: Ref, fields: Sequence[Any]) -> None:
-        scope, number, now_ms, hashes, dead, head = fields
+        scope, number, now_ms, hashes, dead, head, spent = fields
         if scope == THREAD_SCOPE:
             self._remove_thread(number)
             for at in range(0, len(hashes), 8):
@@ -455,10 +462,22 @@ class Catalog:
                 self._kv.put(b"f", b"")
         else:
             assert scope == LANE_SCOPE
+            for parent, flat in spent:
+                self._spend(number, parent, flat)
             self._remove_checkpoints(number, [hashes[at : at + 16] for at in range(0, len(hashes), 16)], head)
         for first, count in zip(dead[::2], dead[1::2], strict=True):
             for lsn in range(first, first + count):
                 self._kv.put(b"D" + _lsn_key(lsn), b"")
+
+    def _spend(self, lane: int, parent: Any, flat: Sequence[int]) -> None:
+        """Mark batches on a parent that made a child which is now removed."""
+        number = self._number_of(lane, id_hash(parent))
+        for lsn in [] if number is None else flat[::2]:
+            key = b"W" + _PAIR.pack(lane, number) + _lsn_key(lsn)
+            value = self._kv.get(key)
+            if value is not None:
+                ordinal, token, origin, _, task, mask = _WRITES.unpack(value)
+                self._kv.put(key, _WRITES.pack(ordinal, token, origin, _SPENT, task, mask))
 
     def _remove_thread(self, thread: int) -> None:
         if not self.has_thread(thread):
@@ -519,7 +538,8 @@ class Catalog:
 
     def _forget_late(self, lane: int, form: Any) -> None:
         address = self.address(lane)
-        assert address is not None
+        if address is None:
+            return  # a lane whose thread is gone; compaction left of it what a copy still reads
         self._kv.delete(b"X" + late_hash(address.thread_hash, address.ns_hash, id_hash(form)))
 
     def _clear(self, prefix: bytes) -> None:

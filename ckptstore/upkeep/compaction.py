@@ -80,6 +80,8 @@ class Liveness:
         self._direct: set[Ref] = set()
         """Values that something live names."""
         self._batches: set[Ref] = set()
+        self._related: set[int] = set()
+        """Lanes that were copied, and copies."""
         self._bereft: set[bytes] = set()
         """Name hashes of removed parents of live checkpoints without a history record."""
         for thread in view.threads():
@@ -98,6 +100,7 @@ class Liveness:
     def _survey_lane(self, view: View, lane: int) -> None:
         self._lanes.add(lane)
         for origin, thread in view.origin_threads(lane):
+            self._related |= {lane, origin}
             self._lanes.add(origin)
             self._threads.add(thread)
         hashes = view.id_hashes(lane)
@@ -199,7 +202,8 @@ class Liveness:
             if number not in self._lanes:
                 return False
             names = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
-            return not oldest or bool(names & self._bereft) or number in self._lanes - self._live_lanes
+            # A copy is made again from its source by a rebuild, removed checkpoints included as long as either still holds them.
+            return not oldest or bool(names & self._bereft) or number in self._related
         assert isinstance(when, int)
         return not oldest or number in self._threads or self._now - when < _LATE_MS
 

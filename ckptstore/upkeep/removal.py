@@ -167,27 +167,25 @@ def _remove(storage: Storage, choose: Callable[[View], Mapping[int, Collection[i
         removed = sum(map(len, chosen.values()))
         if not removed:
             raise _Nothing
-        histories, tombstones = [], []
+        kept: set[int] = set()
+        histories = []
+        dead: dict[int, set[int]] = {}
         for lane, gone in chosen.items():
-            kept: set[int] = set()
-            dead: set[int] = set()
+            dead[lane] = set()
             for number in all_numbers(view, lane):
                 entry = view.live_checkpoint(lane, number)
                 if entry is None:
                     continue
                 if number in gone:
-                    dead.add(entry.ref.lsn)
-                    dead.update(batch.ref.lsn for batch in view.writes(lane, number))
+                    dead[lane].add(entry.ref.lsn)
+                    dead[lane].update(batch.ref.lsn for batch in view.writes(lane, number))
                 elif entry.parent in gone and not entry.has_history:
                     histories.append(_survivor(view, lane, entry, kept))
-            kept |= reachable(view, lane, without=gone)
-            for other in relatives(view, lane):
-                kept |= reachable(view, other, without=chosen.get(other, ()))
-            hashes = view.id_hashes(lane)
-            names = b"".join(hashes[number] for number in sorted(gone))
-            head = _head_after(view, lane, gone)
-            tombstones.append(encode_tombstone(LANE_SCOPE, lane, now_ms(), names, dead - kept, head))
-        return [record for record in histories if record is not None] + tombstones
+        # Live is what any lane still reaches once all of this is gone: one frame may hold records of several.
+        family = set(chosen).union(*(relatives(view, lane) for lane in chosen))
+        for member in family:
+            kept |= reachable(view, member, without=chosen.get(member, ()))
+        return histories + [_tombstone(view, lane, gone, dead[lane] - kept) for lane, gone in chosen.items()]
 
     try:
         storage.commit(resolve)
@@ -196,21 +194,37 @@ def _remove(storage: Storage, choose: Callable[[View], Mapping[int, Collection[i
     return removed
 
 
+def _tombstone(view: View, lane: int, gone: Collection[int], dead: Collection[int]) -> Encoded:
+    hashes = view.id_hashes(lane)
+    names = b"".join(hashes[number] for number in sorted(gone))
+    spent = []
+    for number in gone:
+        entry = view.live_checkpoint(lane, number)
+        parent = view.live_checkpoint(lane, entry.parent) if entry is not None and entry.parent not in gone else None
+        if entry is not None and parent is not None and entry.consumed.refs():
+            spent.append((_id_of(view, parent), entry.consumed.refs()))
+    return encode_tombstone(LANE_SCOPE, lane, now_ms(), names, dead, _head_after(view, lane, gone), spent)
+
+
+def _id_of(view: View, entry: CheckpointEntry) -> str:
+    return checkpoint_id(view.entries(entry.ref.lsn)[entry.ref.ordinal])
+
+
 def _head_after(view: View, lane: int, gone: Collection[int]) -> str | None:
     """The head once these checkpoints are removed: the present one, or the newest that is left."""
     head = view.head(lane)
     if head is None or head.number in gone:
         left = next((number for _, number in view.newest_first(lane) if number not in gone), None)
         head = None if left is None else view.live_checkpoint(lane, left)
-    return None if head is None else checkpoint_id(view.entries(head.ref.lsn)[head.ref.ordinal])
+    return None if head is None else _id_of(view, head)
 
 
-def _survivor(view: View, lane: int, entry: CheckpointEntry, kept: set[int]) -> Encoded | None:
+def _survivor(view: View, lane: int, entry: CheckpointEntry, kept: set[int]) -> Encoded:
     """The history record of a checkpoint whose parent goes; adds the frames it needs to `kept`."""
-    pasts = past(view, lane, entry, history_channels(view, lane, entry))
-    needed = {channel: value for channel, value in pasts.items() if value.seed is not None or value.edges}
-    seeds = [seed for seed, _ in needed.values() if isinstance(seed, Ref)]
-    batches = [ref for _, edges in needed.values() for edge in edges for group in edge for ref in group]
+    pasts = past(view, lane, entry, history_channels(view, lane, entry), admit_loss=True)
+    needed = {channel: value for channel, value in pasts.items() if value.seed is not None or value.edges or value.lost}
+    seeds = [seed for seed, _, _ in needed.values() if isinstance(seed, Ref)]
+    batches = [ref for _, edges, _ in needed.values() for edge in edges for group in edge for ref in group]
     kept |= closure(view, seeds, batches)
     # Written even when nothing is needed: it says that the walk may end here.
     return encode_history(lane, read_record(view, entry.ref).id, needed)

@@ -165,17 +165,7 @@ COMPACTING = [
     ("compact:repointed", 1),
     ("compact:unlinked", 1),
 ]
-# A checkpoint whose lane is deleted, in a segment that compaction had not come to, ends the rebuild in an AssertionError.
-LEFT_HALF_COMPACTED = pytest.mark.xfail(strict=True, reason="Catalog._forget_late asserts a LANE record that compaction dropped")
-COMPACTING_ALONE_AND_BESIDE = [
-    *((point, nth, True) for point, nth in COMPACTING),
-    *((point, nth, False) for point, nth in COMPACTING if point.split(":")[1] in ("written", "synced", "checked", "unlinked")),
-    *(
-        pytest.param(point, nth, False, marks=LEFT_HALF_COMPACTED)
-        for point, nth in COMPACTING
-        if point.split(":")[1] in ("named", "published", "portion", "repointed")
-    ),
-]
+COMPACTING_ALONE_AND_BESIDE = [(point, nth, beside) for point, nth in COMPACTING for beside in (True, False)]
 HEALING = [("segment:before-create", 1), ("written:*.seg.tmp", 1), ("renamed:*.seg", 1), ("segment:created", 1)]
 
 

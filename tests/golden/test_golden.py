@@ -46,7 +46,6 @@ def test_a_golden_store_reads_as_ever(golden: Path, tmp_path: Path, options: dic
             assert json.loads(json.dumps(answers(store))) == expected(golden)
 
 
-@pytest.mark.xfail(strict=True, reason="the format page says that LOCK can be deleted; opening read_only wants it")
 def test_the_files_that_are_kept_are_enough_to_read(tmp_path: Path) -> None:
     path = copied(HERE / "format-1" / WRITTEN, tmp_path)
     with ckptstore.open(path, read_only=True) as store:
@@ -75,12 +74,7 @@ def test_it_takes_commits(golden: Path, tmp_path: Path) -> None:
     assert len(found["lanes"]) == len(expected(golden)["lanes"]) + 1
 
 
-VOIDED = pytest.mark.xfail(strict=True, reason="compaction voids the record of a deleted thread and keeps its tombstone")
-
-
-@pytest.mark.parametrize(
-    "golden", [pytest.param(path, id=path.name, marks=[VOIDED] if path.name == COMPACTED else []) for path in GOLDEN]
-)
+@pytest.mark.parametrize("golden", GOLDEN, ids=lambda path: path.name)
 def test_a_reader_written_from_the_format_page_agrees(golden: Path) -> None:
     reader = MiniReader(golden)
     lanes = expected(golden)["lanes"]

@@ -183,7 +183,7 @@ def test_values_that_have_nothing_in_common_get_no_patch() -> None:
 def test_a_container_header_lies_inside_the_value(raw: bytes) -> None:
     """Values need not be msgpack, and what folded writes leave as a base may be a few bytes of anything."""
     assert container_header(raw) <= len(raw)
-    assert diff(raw, bytes(600)) is not None
+    assert diff(raw, bytes(600)) is None, "it ends, and finds nothing"
 
 
 # -- compression alone -----------------------------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ def real_patches() -> list[bytes]:
     rng = random.Random(5)
     noise = BASE + rng.randbytes(300)
     text = BASE + b"Please answer in English. The user asks for the weather in the city, and whether there will be rain."
-    moved = b"".join(BASE[at : at + 40] for at in rng.sample(range(0, len(BASE) - 40, 40), 60))
-    large = BASE + b"".join(packed({"n": number, "who": rng.choice(["Ann", "Bob"])}) for number in range(5000))
+    moved = b"".join(BASE[at : at + 160] for at in rng.sample(range(0, len(BASE) - 160, 160), len(BASE) // 160 - 1))
+    large = BASE * 40 + b"".join(packed({"n": number, "who": rng.choice(["Ann", "Bob"])}) for number in range(5000))
     return [patch for target in (noise, text, moved, large) if (patch := diff(BASE, target)) is not None]
 
 

@@ -35,6 +35,7 @@ from ckptstore.errors import (
     DurabilityUnknownError,
     FrameGoneError,
     NoSpaceError,
+    ReadOnlyError,
     StaleIndexError,
     StorageIOError,
     StoreClosedError,
@@ -47,6 +48,7 @@ from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
 from ckptstore.storage.local.compaction import Compactor
 from ckptstore.storage.local.frames import FrameCache, get_end, get_location, is_published, put_end, put_location
+from ckptstore.storage.local.gate import Gate
 from ckptstore.storage.local.hints import write_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError, IndexNoSpaceError
 from ckptstore.storage.local.index.kinds import KINDS
@@ -140,6 +142,16 @@ class Engine:
         self._ticker: threading.Thread | None = None
         self._stop_ticker = threading.Event()
         self._hints: list[threading.Thread] = []
+        self.calls = Gate()
+
+    @property
+    def private(self) -> bool:
+        """Whether this engine reads through an index of its own, a picture of the moment it opened: never to be shared or written."""
+        return self._private is not None
+
+    def is_at(self, root: Path) -> bool:
+        """Whether the folder at `root` is still the one this engine has open, and not another made in its place."""
+        return self._lock.is_at(root / "LOCK")
 
     @property
     def index_kind(self) -> str:
@@ -208,21 +220,33 @@ class Engine:
         """Append one batch and publish it. Returns (LSN, segment); not yet durable."""
         if self._closed:
             raise StoreClosedError(f"{self.layout.root} is closed")
+        if self._private is not None:
+            raise ReadOnlyError(f"{self.layout.root} is open for reading only: its log is damaged, or it cannot be written")
         with self.commit_lock(timeout):
-            while True:
-                try:
-                    return self._append(resolve)
-                except IndexFullError:
-                    continue
-                except IndexNoSpaceError as error:
-                    raise self._no_space(str(error)) from None
+            return self._append_until_it_fits(resolve)
+
+    def _append_until_it_fits(self, resolve: Resolve) -> tuple[int, int]:
+        while True:
+            try:
+                return self._append(resolve)
+            except IndexFullError:
+                continue
+            except IndexNoSpaceError as error:
+                raise self._no_space(str(error)) from None
 
     @contextlib.contextmanager
-    def commit_lock(self, timeout: float) -> Iterator[None]:
-        """Hold the commit lock of a store that may be written."""
-        if self._page.acquire(timeout):
-            self._after_death()
+    def commit_lock(self, timeout: float, *, leaving: bool = False) -> Iterator[None]:
+        """Hold the commit lock of a store that may be written.
+
+        Args:
+            leaving: for the last commit of `close`; any other is refused once that has begun.
+        """
+        died = self._page.acquire(timeout)
         try:
+            if self._closed and not leaving:
+                raise StoreClosedError(f"{self.layout.root} was closed while this call waited: nothing of it was kept")
+            if died:
+                self._after_death()
             if self._page.poisoned:
                 raise StorePoisonedError(
                     f"{self.layout.root}: an fsync failed earlier, so what was written since is uncertain. Reads go on; close the "
@@ -237,16 +261,21 @@ class Engine:
     def _after_death(self) -> None:
         """The last holder of the commit lock died: take back a segment that it named and did not publish.
 
-        Others may base new records on what that segment leaves out, and the next recovery would believe its list of replaced
-        segments. All that it holds still stands in those.
+        One made by compaction: others may base new records on what it leaves out, and the next recovery would believe its list of
+        replaced segments; all that it holds still stands in those. One begun by a commit: the next commit gives its LSNs to others.
         """
         with self._index.read() as kv:
+            end = get_end(kv)
+            assert end is not None
+            active = self.segments.header(end.segment)
             for number in self.segments.numbers():
                 header = self.segments.header(number)
                 if header.replaces and not is_published(kv, number):
                     self.segments.forget(number)
                     self.vfs.unlink(self.layout.segment(number))
                     self.vfs.sync_folder(self.layout.segments)
+                elif not header.replaces and header.base_lsn > active.base_lsn:
+                    recovery.set_aside(self.segments, header)
 
     def _begin_session(self) -> None:
         """The index changes from here on: take the promise back that it matches CLEAN, before it does."""
@@ -344,6 +373,8 @@ class Engine:
             self.segments.forget(begun)
             with contextlib.suppress(OSError):
                 self.vfs.unlink(self.layout.segment(begun))
+                # Left behind by a power cut, it would claim LSNs that the next commit gives to others.
+                self.vfs.sync_folder(self.layout.segments)
             return
         if written is None:
             return
@@ -454,8 +485,11 @@ class Engine:
 
     def _tick(self, interval: float) -> None:
         while not self._stop_ticker.wait(interval):
-            with contextlib.suppress(DurabilityUnknownError):
+            try:
                 self.sync()
+            except (CkptStoreError, OSError) as error:
+                # A failed fsync has poisoned the store; anything else may pass.
+                logger.warning("%s: the sync in the background failed: %s", self.layout.root, error)
 
     # -- the rest -------------------------------------------------------------------------------------------------------
 
@@ -484,16 +518,19 @@ class Engine:
 
     def begin_segment(self, timeout: float) -> End:
         """Seal the active segment if it holds frames, so that compaction may rewrite it; return the log's end."""
-        with self.commit_lock(timeout), self._index.write() as kv:
-            end = get_end(kv)
-            assert end is not None
-            if end.tail > self.segments.header(end.segment).length:
-                sealed = end.segment
-                end = self._rotate(end)
-                put_end(kv, end)
-                self._sealed = sealed
-            self._published = end
-            return end
+        while True:
+            try:
+                with self.commit_lock(timeout), self._index.write() as kv:
+                    found = get_end(kv)
+                    assert found is not None
+                    end, sealed = found, found.segment
+                    if end.tail > self.segments.header(sealed).length:
+                        end = self._rotate(end)
+                        put_end(kv, end)
+                    self._published = end
+                return end
+            except IndexFullError:
+                self._take_back(None, end.segment if end.segment != sealed else None)
 
     def stats(self) -> StorageStats:
         dead = 0
@@ -509,11 +546,17 @@ class Engine:
         last = end.next_lsn - 1
         return StorageStats(len(sizes) + 1, sum(sizes) + end.tail, dead, index, last, last, self._page.durable)
 
-    def close(self) -> None:
-        """Leave; the last one out makes the index durable and writes CLEAN."""
-        if self._closed:
-            return
-        self._closed = True
+    def close(self, patience: float | None = None) -> None:
+        """Leave; the last one out makes the index durable and writes CLEAN. Calls that have begun are waited for.
+
+        Args:
+            patience: seconds to wait for locks that others hold; the lock timeout when None.
+        """
+        patience = self.options.lock_timeout if patience is None else patience
+        with self.calls.alone(patience):
+            if self._closed:
+                return
+            self._closed = True
         self._stop_ticker.set()
         if self._ticker is not None and self._ticker is not threading.current_thread():
             self._ticker.join(timeout=5)
@@ -521,7 +564,7 @@ class Engine:
             thread.join(timeout=5)
         if self._private is None and self._appended and not self._page.poisoned:
             with contextlib.suppress(CkptStoreError, OSError):
-                self._seal()
+                self._seal(patience)
         alone = self._lock.try_exclusive()
         try:
             if alone and self._session_began and self._private is None and not self._page.poisoned:
@@ -534,11 +577,11 @@ class Engine:
             if self._private is not None:
                 shutil.rmtree(self._private, ignore_errors=True)
 
-    def _seal(self) -> None:
+    def _seal(self, patience: float) -> None:
         """An empty frame that carries the final watermark: damage before it can then be told from a torn tail."""
         self.sync()
-        with self.commit_lock(self.options.lock_timeout):
-            lsn, segment = self._append(lambda view: ())
+        with self.commit_lock(patience, leaving=True):
+            lsn, segment = self._append_until_it_fits(lambda view: ())
         self.make_durable(lsn, segment)
 
     def _leave_clean(self) -> None:

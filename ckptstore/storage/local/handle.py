@@ -12,14 +12,18 @@ from pathlib import Path
 
 from ckptstore.activity import Activity
 from ckptstore.errors import IndexUnusableError, ReadOnlyError, StoreClosedError
+from ckptstore.interrupts import HoldBack
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Compaction, Resolve, StorageStats, Survey, View
 from ckptstore.storage.local.engine import Engine
 from ckptstore.storage.local.layout import refuse_network_filesystem
 from ckptstore.storage.local.vfs import OS, Vfs
 
+# Seconds that an exit waits for a lock that another process holds.
+_AT_EXIT = 1.0
 _table_lock = threading.RLock()
-_table: dict[tuple[str, bool], Engine] = {}
+_table: dict[Path, Engine] = {}
+"""Engines to share. One with a private index is never in it: it shows the moment it was opened, to the handle that opened it."""
 _inherited: list[Engine] = []
 """Engines of the parent process, kept for ever and never touched: closing their LMDB environment would harm the parent."""
 
@@ -39,13 +43,17 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _acquire(root: Path, options: StoreOptions, vfs: Vfs) -> Engine:
-    key = (str(root), options.read_only and not os.access(root, os.W_OK))
     with _table_lock:
-        engine = _table.get(key)
+        engine = _table.get(root)
+        if engine is not None and not engine.is_at(root):
+            # The folder was removed, and perhaps made again: its handles keep what they have, nobody new joins them.
+            del _table[root]
+            engine = None
         if engine is None:
             engine = Engine(root, options, vfs, forked=bool(_inherited))
-            _table[key] = engine
-        if options.index is not None and engine.index_kind != options.index:
+            if not engine.private:
+                _table[root] = engine
+        if options.index is not None and not engine.private and engine.index_kind != options.index:
             raise IndexUnusableError(
                 f"{root} is open in this process with index={engine.index_kind!r}: open it the same way, or close it first"
             )
@@ -67,11 +75,17 @@ def _release(engine: Engine) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """A store nobody closed: make it durable and leave in order. Nothing here waits for anybody."""
+    """A store nobody closed: make it durable and leave in order, without waiting long for anybody."""
     for engine in list(_table.values()):
         if engine.pid == os.getpid():
             with contextlib.suppress(Exception):
-                engine.close()
+                engine.close(_AT_EXIT)
+
+
+class _Call:
+    """A call in flight, known to the engine's gate."""
+
+    __slots__ = ("__weakref__",)
 
 
 class LocalStorage:
@@ -118,13 +132,19 @@ class LocalStorage:
         engine = self._live()
         if self._options.read_only:
             raise ReadOnlyError(f"{self.path} was opened with read_only=True")
-        lsn, segment = engine.commit(resolve, self._options.lock_timeout)
-        if engine._sealed is not None:
-            engine.after_commit()
-        if self._options.durability == "commit":
-            engine.make_durable(lsn, segment)
-        elif self._options.durability == "interval":
-            engine.start_ticker(self._options.sync_interval)
+        call = _Call()
+        with HoldBack():
+            engine.calls.enter(call)
+            try:
+                lsn, segment = engine.commit(resolve, self._options.lock_timeout)
+                if engine._sealed is not None:
+                    engine.after_commit()
+                if self._options.durability == "commit":
+                    engine.make_durable(lsn, segment)
+                elif self._options.durability == "interval":
+                    engine.start_ticker(self._options.sync_interval)
+            finally:
+                engine.calls.leave(call)
         return lsn
 
     def wait_durable(self, lsn: int) -> None:

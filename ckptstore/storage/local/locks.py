@@ -33,14 +33,22 @@ _LSN = struct.Struct("<Q")
 class FolderLock:
     """flock on LOCK. Conversions are not atomic: a failed upgrade loses the shared lock, so only a leaver may try it."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
+    def __init__(self, path: Path, *, create: bool, reading: bool = False) -> None:
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         except OSError as error:
-            if create or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            if not reading or not path.exists() or error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a read-only medium: flock works all the same
         self._path = path
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file at `path` is the one that is locked here."""
+        try:
+            there, here = os.stat(path), os.fstat(self._fd)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
     def try_exclusive(self) -> bool:
         try:

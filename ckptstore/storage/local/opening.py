@@ -107,13 +107,17 @@ class _Opening:
         )
 
     def _folder_lock(self) -> FolderLock:
-        root = self.layout.root
+        root, layout = self.layout.root, self.layout
         try:
-            return FolderLock(self.layout.lock, create=not self.options.read_only)
+            return FolderLock(
+                layout.lock, create=not self.options.read_only or layout.store.exists(), reading=self.options.read_only
+            )
         except FileNotFoundError:
             raise StoreMissingError(f"{root} is not a store: it has no LOCK file") from None
         except OSError as error:
-            raise NotWritableError(f"{self.layout.lock}: {error.strerror}: the store cannot be opened for writing") from None
+            if self.options.read_only and layout.store.exists():
+                return FolderLock(layout.store, create=False, reading=True)  # a read-only medium without LOCK: any file will do
+            raise NotWritableError(f"{layout.lock}: {error.strerror}: the store cannot be opened for writing") from None
 
     def _create_folder(self) -> None:
         root, layout = self.layout.root, self.layout
@@ -156,7 +160,7 @@ class _Opening:
                     return
                 # Those who were in have left without leaving evidence: give the shared lock up and try to be alone.
                 self._lock.close()
-                self._lock = FolderLock(self.layout.lock, create=False)
+                self._lock = self._folder_lock()
             self._check_deadline(deadline)
             time.sleep(0.001)
 
@@ -183,6 +187,9 @@ class _Opening:
         if not headers:
             raise CorruptionError(f"{layout.segments} holds no segment, but STORE exists: restore a backup")
         poisoned = vfs.exists(layout.poison)
+        if poisoned and self.options.read_only:
+            self._open_private()  # recovering would write the log anew
+            return
         end = None
         if not poisoned and not unfinished:
             end = self._trusted_end(headers)

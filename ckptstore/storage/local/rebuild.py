@@ -7,10 +7,10 @@ from typing import Any
 
 from ckptstore.storage import View
 from ckptstore.storage.local import format as fmt
-from ckptstore.storage.local.frames import put_end, put_location
+from ckptstore.storage.local.frames import get_location, put_end, put_location
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
-from ckptstore.storage.local.recovery import End, replay
+from ckptstore.storage.local.recovery import End, replay, set_aside
 from ckptstore.storage.local.segment import Found, Location, Segments
 
 # Frames a transaction: large enough to amortize it, small enough that its dirty pages stay in memory.
@@ -39,6 +39,8 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
                         put_location(kv, lsn, location)
                     if end is not None:
                         put_end(kv, end)
+                        for lsn in [lsn for lsn in catalog.dead() if get_location(kv, lsn) is None]:
+                            catalog.drop_dead(lsn)  # compacted away already
             except IndexFullError:
                 continue
             waiting.clear()
@@ -64,6 +66,8 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
         hinted += 1
     end = replay(segments, headers[hinted:], visit_found, expected, known_durable, prefix=prefix)
     flush(end)
+    if not prefix and headers[-1].segment != end.segment:
+        set_aside(segments, headers.pop())
     return end
 
 

@@ -70,6 +70,18 @@ def drop_begun_in_vain(segments: Segments, headers: list[fmt.SegmentHeader]) -> 
     return last.base_lsn - 1
 
 
+def set_aside(segments: Segments, header: fmt.SegmentHeader) -> None:
+    """Move a segment to torn/ that a commit began and never published, while others went on in the one before."""
+    vfs, layout = segments.vfs, segments.layout
+    segments.forget(header.segment)
+    vfs.mkdir(layout.torn)
+    vfs.sync_folder(layout.root)
+    vfs.rename(layout.segment(header.segment), layout.torn / f"{header.segment:020d}.seg")
+    vfs.sync_folder(layout.torn)
+    vfs.sync_folder(layout.segments)
+    logger.warning("%s: a segment that was begun and not published was moved to %s", layout.segment(header.segment), layout.torn)
+
+
 def _delete(segments: Segments, number: int) -> None:
     segments.forget(number)
     segments.vfs.unlink(segments.layout.segment(number))
@@ -101,6 +113,8 @@ def replay(
     """
     end = End(0, 0, expected, 0)
     for index, header in enumerate(headers):
+        if header.base_lsn < expected and index == len(headers) - 1 and not header.replaces:
+            break  # begun by a commit that was never published; others went on in the segment before
         if header.base_lsn != expected:
             raise CorruptionError(
                 f"{segments.layout.segment(header.segment)} starts at LSN {header.base_lsn}, the log before it ends at "
@@ -117,7 +131,8 @@ def replay(
         # A segment that replaces others covers their LSNs, those that fell away included.
         expected = max(expected, header.end_lsn)
         end = End(header.segment, offset, expected, chain)
-        last = index == len(headers) - 1
+        following = headers[index + 1] if index + 1 < len(headers) else None
+        last = following is None or (index + 2 == len(headers) and following.base_lsn < expected)
         if left_over(segments, header.segment, offset) or (last and durable >= expected):
             try:
                 _judge(segments, header.segment, offset, expected, durable, last)

@@ -17,7 +17,7 @@ from ckptstore.ownership import CheckpointEntry, Edge, LateRule, Rule, by_token
 
 NULL_TASK = "00000000-0000-0000-0000-000000000000"
 
-_TOKEN_BYTES = 6
+_TOKEN_BYTES = 6  # the last one is not 0: the engine keeps tokens padded with zeros
 _WRITERS = 1024
 
 _ALLOWED = {
@@ -43,7 +43,7 @@ class Writers:
             return b""
         known = self._known.get(id(metadata))
         if known is None:
-            known = self._known.setdefault(id(metadata), (metadata, os.urandom(_TOKEN_BYTES)))
+            known = self._known.setdefault(id(metadata), (metadata, os.urandom(_TOKEN_BYTES - 1) + b"\1"))
             while len(self._known) > _WRITERS:
                 self._known.pop(next(iter(self._known)), None)
         return known[1]
@@ -76,7 +76,6 @@ def _input_task(target: str) -> str | None:
 
 def rule(token: bytes, source: Source, versions: Mapping[str, Any]) -> Rule:
     """The engine's question 'which batches made this child', answered for a checkpoint about to be stored."""
-    allowed = _ALLOWED[source]
 
     def decide(edge: Edge) -> Consumed:
         if source == Source.FORK:
@@ -85,7 +84,7 @@ def rule(token: bytes, source: Source, versions: Mapping[str, Any]) -> Rule:
                 table = sibling.record().table
                 if {name: slot.version for name, slot in table.items() if slot.version is not None} == versions:
                     return sibling.entry.consumed
-        return by_token(edge, token, source, lambda batch: batch.origin in allowed)
+        return by_token(edge, token, source, lambda made, batch: batch.origin in _ALLOWED[made])
 
     return decide
 

@@ -8,7 +8,6 @@ some microseconds more and turn a full disk into SIGBUS, which kills the interpr
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +17,13 @@ import lmdb
 from lmdb import _envid
 
 from ckptstore.storage.catalog import Kv, after
+from ckptstore.storage.local.gate import Gate
 from ckptstore.storage.local.index import LAYOUT, IndexFullError, IndexIOError, IndexNoSpaceError
 
 _FIRST_MAP = 256 << 20  # sparse: virtual memory, not disk
 _READERS = 1024
+# Seconds that a close waits for readers of other threads: a read takes far less.
+_PATIENCE = 10.0
 
 
 class _LmdbKv:
@@ -61,20 +63,20 @@ class _LmdbKv:
 class _Reading:
     """`with` a snapshot. Classes instead of generators: these are entered several times a call."""
 
-    __slots__ = ("_index", "_txn")
+    __slots__ = ("__weakref__", "_index", "_txn")
 
     def __init__(self, index: LmdbIndex) -> None:
         self._index = index
 
     def __enter__(self) -> Kv:
         try:
-            self._txn = self._index.begin_read()
+            self._txn = self._index.begin_read(self)
         except lmdb.Error as error:
             raise _failure(error) from error
         return _LmdbKv(self._txn)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._index.end(self._txn, commit=False)
+        self._index.end(self, self._txn, commit=False)
         if isinstance(error, lmdb.Error):
             raise _failure(error) from error
 
@@ -82,64 +84,28 @@ class _Reading:
 class _Writing:
     """`with` the write transaction."""
 
-    __slots__ = ("_index", "_txn")
+    __slots__ = ("__weakref__", "_index", "_txn")
 
     def __init__(self, index: LmdbIndex) -> None:
         self._index = index
 
     def __enter__(self) -> Kv:
         try:
-            self._txn = self._index.begin_write()
+            self._txn = self._index.begin_write(self)
         except lmdb.Error as error:
             raise _failure(error) from error
         return _LmdbKv(self._txn)
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is None:
-            self._index.end(self._txn, commit=True)
+            self._index.end(self, self._txn, commit=True)
             return
-        self._index.end(self._txn, commit=False)
+        self._index.end(self, self._txn, commit=False)
         if isinstance(error, lmdb.MapFullError):
             self._index.grow()
             raise IndexFullError from None
         if isinstance(error, lmdb.Error):
             raise _failure(error) from error
-
-
-class _Gate:
-    """Counts open transactions of this process, so that the map is resized only when there is none."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition(threading.Lock())
-        self._open = 0
-        self._closed_for_resize = False
-
-    def enter(self) -> None:
-        with self._condition:
-            while self._closed_for_resize:
-                self._condition.wait()
-            self._open += 1
-
-    def leave(self) -> None:
-        with self._condition:
-            self._open -= 1
-            if self._closed_for_resize:
-                self._condition.notify_all()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        with self._condition:
-            while self._closed_for_resize:
-                self._condition.wait()
-            self._closed_for_resize = True
-            while self._open:
-                self._condition.wait()
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._closed_for_resize = False
-                self._condition.notify_all()
 
 
 class LmdbIndex:
@@ -181,7 +147,7 @@ class LmdbIndex:
             self._env.reader_check()
         except lmdb.Error as error:
             raise _failure(error) from error
-        self._gate = _Gate()
+        self._gate = Gate()
 
     def read(self) -> _Reading:
         return _Reading(self)
@@ -189,9 +155,9 @@ class LmdbIndex:
     def write(self) -> _Writing:
         return _Writing(self)
 
-    def begin_read(self) -> Any:
+    def begin_read(self, visitor: object) -> Any:
         """A read transaction; the gate is entered."""
-        self._gate.enter()
+        self._gate.enter(visitor)
         try:
             return self._env.begin()
         except lmdb.MapResizedError:
@@ -199,31 +165,31 @@ class LmdbIndex:
         except lmdb.ReadersFullError:
             self._env.reader_check()
         except BaseException:
-            self._gate.leave()
+            self._gate.leave(visitor)
             raise
-        self._gate.leave()
+        self._gate.leave(visitor)
         self._adopt_size()
-        self._gate.enter()
+        self._gate.enter(visitor)
         try:
             return self._env.begin()
         except BaseException:
-            self._gate.leave()
+            self._gate.leave(visitor)
             raise
 
-    def begin_write(self) -> Any:
+    def begin_write(self, visitor: object) -> Any:
         """The write transaction; the gate is entered."""
-        self._gate.enter()
+        self._gate.enter(visitor)
         try:
             return self._env.begin(write=True)
         except lmdb.MapResizedError:
-            self._gate.leave()
+            self._gate.leave(visitor)
             self._adopt_size()
             raise IndexFullError from None
         except BaseException:
-            self._gate.leave()
+            self._gate.leave(visitor)
             raise
 
-    def end(self, txn: Any, *, commit: bool) -> None:
+    def end(self, visitor: object, txn: Any, *, commit: bool) -> None:
         """End a transaction and leave the gate."""
         full = False
         try:
@@ -236,7 +202,7 @@ class LmdbIndex:
         except lmdb.Error as error:
             raise _failure(error) from error
         finally:
-            self._gate.leave()
+            self._gate.leave(visitor)
         if full:
             self.grow()
             raise IndexFullError
@@ -270,7 +236,9 @@ class LmdbIndex:
             raise _failure(error) from error
 
     def close(self) -> None:
-        self._env.close()
+        # A transaction that is open in another thread would be pulled away under its reader.
+        with self._gate.alone(_PATIENCE):
+            self._env.close()
 
 
 def _failure(error: lmdb.Error) -> IndexIOError:
