@@ -68,8 +68,9 @@ from ckptstore.model import (
     ThreadInfo,
 )
 from ckptstore.options import StoreOptions
-from ckptstore.store import Store, open
+from ckptstore.store import Store, open, verify
 from ckptstore.thread import Change, Checkpoint, Thread
+from ckptstore.upkeep.verify import Problem, VerifyReport
 
 __version__ = "0.1.0"
 
@@ -82,13 +83,16 @@ __all__ = [
     "LaneName",
     "Origin",
     "PendingWrite",
+    "Problem",
     "Source",
     "Store",
     "StoreOptions",
     "StoredCheckpoint",
     "Thread",
     "ThreadInfo",
+    "VerifyReport",
     "channels",
     "errors",
     "open",
+    "verify",
 ]

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -20,10 +21,12 @@ from ckptstore.options import StoreOptions, checked_options
 from ckptstore.state.materializer import Reducer, materialize
 from ckptstore.state.plain import PlainSerde, load_write
 from ckptstore.storage import Compaction, Storage, View
+from ckptstore.storage.local import checking
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
 from ckptstore.upkeep import compaction, removal
+from ckptstore.upkeep.verify import VerifyReport, verify_log, verify_view
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
 
@@ -331,6 +334,10 @@ class Store(Commits):
             raise InvalidArgumentError(f"least_dead={least_dead!r}: a number from 0 to 1 is needed")
         return compaction.compact(self._storage, self._values, least_dead)
 
+    def verify(self) -> VerifyReport:
+        """Check everything the store holds: see `ckptstore.verify`."""
+        return verify(self)
+
     def delete_for_runs(self, runs: Iterable[str]) -> int:
         """Remove every checkpoint, in any thread and namespace, whose metadata names one of these runs; return how many."""
         return self._removed(removal.delete_for_runs(self._storage, runs))
@@ -381,6 +388,10 @@ class Store(Commits):
         """`compact` in a worker thread."""
         return await asyncio.to_thread(self.compact, least_dead=least_dead)
 
+    async def averify(self) -> VerifyReport:
+        """`verify` in a worker thread."""
+        return await asyncio.to_thread(self.verify)
+
     async def await_durable(self, lsn: int) -> None:
         """`wait_durable` in a worker thread."""
         await asyncio.to_thread(self.wait_durable, lsn)
@@ -403,11 +414,40 @@ def open(path: str | os.PathLike[str], **options: Any) -> Store:
         UnsupportedFilesystemError, NotWritableError, IndexUnusableError, LockTimeoutError: what stands at the path cannot be opened.
     """
     checked = checked_options(**options)
-    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in os.fspath(path):
-        raise InvalidArgumentError(f"path={path!r}: a folder name is needed")
+    _folder("path", path)
     if os.fspath(path) == ":memory:":
         return Store(MemoryStorage(checked.lock_timeout), checked)
     return Store(LocalStorage(path, checked), checked)
 
 
-__all__ = ["CheckpointIterator", "Store", "open"]
+def verify(store: str | os.PathLike[str] | Store) -> VerifyReport:
+    """Check a store: every frame of every segment, every live record with its references and values, and the index against the log.
+
+    It works on a damaged store, and on one that others have open and write to. Nothing is written but in a temporary folder. It reads the
+    whole log and holds a snapshot of the index meanwhile.
+
+    Args:
+        store: a folder, or an open store. Of one in memory only the live records are checked.
+
+    Returns:
+        What is wrong, and counts. Legal things that are worth knowing are remarks.
+
+    Raises:
+        StoreMissingError, NotAStoreError, FormatVersionError: there is nothing to check, or nothing that this version knows.
+    """
+    storage = store._storage if isinstance(store, Store) else None
+    if isinstance(storage, MemoryStorage):
+        with storage.view() as view:
+            return verify_view(view)
+    path = storage.path if isinstance(storage, LocalStorage) else _folder("store", store)
+    with checking.checked(path) as log:
+        return verify_log(log)
+
+
+def _folder(name: str, path: object) -> Path:
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in str(os.fspath(path)):
+        raise InvalidArgumentError(f"{name}={path!r}: a folder name is needed")
+    return Path(os.path.realpath(os.fspath(path)))
+
+
+__all__ = ["CheckpointIterator", "Store", "open", "verify"]
