@@ -126,7 +126,7 @@ def differences(before: Any, after: Any, path: tuple[Step, ...] = ()) -> Iterato
     elif isinstance(before, Inert) and isinstance(after, Inert) and before.type_name == after.type_name:
         yield from _of_maps(before.fields, after.fields, path)
         yield from _of_lists(before.args, after.args, path)
-    elif not _equal(before, after):
+    elif not _same(before, after):
         yield path, "changed", before, after
 
 
@@ -172,9 +172,11 @@ def _by_id(items: Sequence[Any]) -> dict[str, Any] | None:
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equal and of one type: 1, 1.0 and True are stored differently. Not a number equals itself."""
-    if type(left) is not type(right):
+    return next(differences(left, right), None) is None
+
+
+def _same(left: Any, right: Any) -> bool:
+    """For what has no parts to compare. 1, 1.0 and True are stored differently. Not a number equals itself."""
+    if type(left) is not type(right) or isinstance(left, Inert):
         return False
-    if isinstance(left, Inert | dict | list | tuple):
-        return next(differences(left, right), None) is None if not isinstance(left, tuple) else bool(left == right)
     return bool(left == right) or (left != left and right != right)

@@ -1,0 +1,95 @@
+"""`ckpt prune`, `rm`, `copy` and `compact`: nothing happens without --yes, and what is left reads as before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ckptstore
+from tests.cli import agents
+from tests.cli.test_table import contents
+
+
+def state(ckpt: Callable[..., Any], *arguments: object) -> Any:
+    """The channels of a checkpoint, without how they came about: pruning moves values into the survivor's history."""
+    ran = ckpt("show", *arguments, "--json")
+    assert ran.code == 0
+    return [(item["name"], item["value"], item["seed"], item["writes"]) for item in json.loads(ran.out)["channels"]]
+
+
+def test_prune_says_what_would_go_then_does_it(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    agents.fill(path)
+    before, head = contents(path), state(ckpt, path, "chat")
+    planned = ckpt("prune", path)
+    assert planned.code == 0
+    assert "nothing was changed: add --yes" in planned.out
+    assert contents(path) == before
+    plan = json.loads(ckpt("prune", path, "--json").out)
+    assert (plan["done"], list(plan)) == (False, ["done", "removed", "threads"])
+    done = json.loads(ckpt("prune", path, "--thread", "chat", "--yes", "--json").out)
+    assert done["done"]
+    assert done["removed"] == plan["removed"] > 10
+    assert (
+        done["threads"] == plan["threads"] == [{"thread": "chat", "checkpoints": plan["removed"] + 1, "removed": plan["removed"]}]
+    )
+    assert state(ckpt, path, "chat") == head
+    assert "nothing to remove" in ckpt("prune", path, "--yes").out
+    assert ckpt("compact", path).code == 0
+    assert state(ckpt, path, "chat") == head
+
+
+def test_r09_space_comes_back(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    agents.fill(path)
+    full = json.loads(ckpt("inspect", path, "--json", "--top", 0).out)["log_bytes"]
+    assert ckpt("rm", path, "chat", "--yes").code == 0
+    done = json.loads(ckpt("compact", path, "--json").out)
+    assert list(done) == ["segments_before", "segments_after", "bytes_before", "bytes_after", "frames_dropped", "bytes_freed"]
+    assert done["bytes_freed"] == done["bytes_before"] - done["bytes_after"] > full // 2
+    assert json.loads(ckpt("threads", path, "--json").out)["total"] == 0
+
+
+def test_rm_is_all_or_nothing(ckpt: Callable[..., Any], folder: Path) -> None:
+    ran = ckpt("rm", folder, "small", "nobody", "--yes")
+    assert (ran.code, ran.out) == (3, "")
+    assert "no thread 'nobody'" in ran.err
+    assert json.loads(ckpt("threads", folder, "--json").out)["total"] == 2
+    assert "would go" in ckpt("rm", folder, "small").out
+    assert json.loads(ckpt("threads", folder, "--json").out)["total"] == 2
+    done = json.loads(ckpt("rm", folder, "small", "large", "small", "--yes", "--json").out)
+    assert [(item["thread"], item["removed"]) for item in done["threads"]] == [("small", 1), ("large", 3)]
+    assert json.loads(ckpt("threads", folder, "--json").out)["total"] == 0
+
+
+def test_copy(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    agents.fill(path)
+    done = json.loads(ckpt("copy", path, "chat", "chat/2@x", "--json").out)
+    assert (done["source"], done["destination"], done["checkpoints"] > 10) == ("chat", "chat/2@x", True)
+    assert state(ckpt, path, "--thread", "chat/2@x") == state(ckpt, path, "chat")
+    again = ckpt("copy", path, "chat", "chat/2@x")
+    assert again.code == 3
+    assert "exists" in again.err
+    assert ckpt("copy", path, "nobody", "new").code == 3
+
+
+@pytest.mark.parametrize("command", [["compact"], ["prune", "--yes"], ["rm", "large", "--yes"], ["copy", "large", "new"]])
+def test_beside_an_application_that_writes(folder: Path, command: list[str]) -> None:
+    with ckptstore.open(folder) as store:
+        arguments = [command[0], str(folder), *command[1:]]
+        ran = subprocess.run([sys.executable, "-m", "ckptstore.cli", *arguments], capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stderr) == (0, "")
+        assert store.copy("small", "still writing") == 1
+
+
+def test_what_is_not_there_is_not_created(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    for command in (["compact"], ["prune", "--yes"], ["rm", "t", "--yes"], ["copy", "a", "b"]):
+        assert ckpt(command[0], tmp_path / "new", *command[1:]).code == 3
+    assert list(tmp_path.iterdir()) == []
