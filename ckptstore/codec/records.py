@@ -110,6 +110,8 @@ def _flat(refs: Iterable[Ref]) -> list[int]:
 
 def _refs(flat: Sequence[int], own: int = 0) -> tuple[Ref, ...]:
     """References from their flat form; `own` is the LSN of the frame they stand in."""
+    if len(flat) <= 2:  # nearly always: none or one
+        return (Ref(flat[0] or own, flat[1]),) if flat else ()
     return tuple(Ref(flat[i] or own, flat[i + 1]) for i in range(0, len(flat), 2))
 
 
