@@ -24,7 +24,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from ckptstore.channels import UNSET, Channel, fold, reduce
-from ckptstore.errors import CkptStoreError, InvalidArgumentError, WrongTypeError
+from ckptstore.errors import CkptStoreError, InvalidArgumentError, ReducerError, WrongTypeError
 from ckptstore.serde import PlainSerde, Serde
 
 if TYPE_CHECKING:
@@ -193,7 +193,9 @@ class _Check:
         try:
             result = fold(self._channel, mine, given)
         except Exception as error:
-            raise self._failure(f"raised {type(error).__name__}: {error}", value=value, writes=writes) from error
+            # What a function raised, without the channel's own words about it.
+            cause = error.__cause__ if isinstance(error, ReducerError) and error.__cause__ is not None else error
+            raise self._failure(f"raised {type(cause).__name__}: {cause}", value=value, writes=writes) from cause
         if not (mine is UNSET or self._equal(mine, value)):
             self._fail("changes what it is given: work on a copy", value_before=value, value_after=mine, writes=writes)
         for write, after in zip(writes, given, strict=True):

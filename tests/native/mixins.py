@@ -527,7 +527,6 @@ class Functions:
         with pytest.raises(MissingReducerError, match="'most'"):
             home.thread(schema=None).step({"most": 1})
 
-    @known("a function that cannot take a write is found out when the state is next read, by a bare TypeError, and then for ever")
     def test_a_write_that_a_function_cannot_take(self, home: Home) -> None:
         cursor = home.thread()
         cursor.step({"total": 1})
