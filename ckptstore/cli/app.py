@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from ckptstore.cli import diff, doctor, inspect, log, show, threads, upkeep, writes
+from ckptstore.cli import diff, doctor, inspect, log, show, threads, upkeep, verify, writes
 from ckptstore.cli.output import FINE, PROBLEMS, REFUSED, USAGE, printable
 from ckptstore.errors import CheckpointLineageError, CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 
@@ -34,6 +34,7 @@ app.command("compact")(upkeep.compact)
 app.command("prune")(upkeep.prune)
 app.command("rm")(upkeep.rm)
 app.command("copy")(upkeep.copy)
+app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)
 
 

@@ -13,6 +13,8 @@ from ckptstore.errors import CkptStoreError
 from ckptstore.inspect.opened import opened
 from ckptstore.storage.local.index.kinds import kept_kind
 from ckptstore.storage.local.layout import Layout, boot_id, mount_type, read_json, refuse_network_filesystem
+from ckptstore.store import verify
+from ckptstore.upkeep.verify import VerifyReport
 
 PACKAGES = (
     "ckptstore",
@@ -120,3 +122,8 @@ def _evidence(layout: Layout) -> str:
     if boot_id() is not None and owner.get("boot") == boot_id():
         return "trusted: it was written since the machine started"
     return "not trusted: the machine was restarted and the store not closed in order; it is rebuilt when the store is opened"
+
+
+def verify_store(path: str | os.PathLike[str]) -> VerifyReport:
+    """Check everything a store holds, without opening it; see `ckptstore.verify`."""
+    return verify(path)
