@@ -118,9 +118,9 @@ class Checked:
                     expected,
                 )
             )
-        for previous, held in pairwise(ordered):
-            if held.header is not None and previous.header is not None:
-                self._check_hint(previous)
+        for held, following in pairwise(ordered):
+            assert following.header is not None
+            self._check_hint(held, following.header.base_lsn)
 
     def _void(self, present: _Present) -> set[int]:
         if not self.log.void:
@@ -184,14 +184,14 @@ class Checked:
         self.bad.append(piece)
         self.faults.append(Fault(text, piece.location.segment, piece.location.offset, lsn))
 
-    def _check_hint(self, held: Held) -> None:
-        """A hint that says something else than its segment would be believed by a rebuild."""
+    def _check_hint(self, held: Held, end: int) -> None:
+        """A hint that says something else than its segment, where a rebuild would believe it: one that reaches to the next segment."""
         assert held.header is not None
         try:
             hint = read_hint(OS, self.log.layout, held.header)
         except (CkptStoreError, OSError, ValueError):
             hint = None
-        if hint is None:
+        if hint is None or max(held.header.end_lsn, hint[-1].lsn + 1 if hint else 0) != end:
             return
         said = {item.lsn: (item.offset, item.length, pack(item.entries)) for item in hint}
         for piece in self.log.pieces(held):
