@@ -22,7 +22,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 import ckptstore
-from ckptstore import LaneName, Store
+from ckptstore import LaneName, Store, Thread
 from ckptstore.cli.output import FINE, PROBLEMS, REFUSED, USAGE
 from ckptstore.inspect.stats import Breakdown, StoreReport
 from tests.mini_reader import MiniReader, NotReadable
@@ -199,7 +199,7 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
 
 
 def test_pages_have_examples() -> None:
-    assert {page.name for page in PAGES if blocks(page, "python")} >= {"README.md", "langgraph.md"}
+    assert {page.name for page in PAGES if blocks(page, "python")} >= {"README.md", "langgraph.md", "engine.md"}
 
 
 def test_the_quickstart_runs_and_finds_everything_so() -> None:
@@ -207,6 +207,45 @@ def test_the_quickstart_runs_and_finds_everything_so() -> None:
     ran = subprocess.run([sys.executable, str(DOCS / "examples" / "quickstart.py")], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.count("   ok: ") == 10
+
+
+def test_the_example_of_the_engine_runs_and_finds_everything_so() -> None:
+    ran = subprocess.run([sys.executable, str(DOCS / "examples" / "engine.py")], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.count("   ok: ") == 11
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_") and not hasattr(object, name)}
+
+
+def test_every_public_name_of_threads_and_stores_is_in_the_page_of_the_engine() -> None:
+    text = (DOCS / "engine.md").read_text()
+    internal = {"new_locks"}  # called after a fork
+    missing = {name for name in public(Thread) | public(Store) - internal if not re.search(rf"`(?:\w+\.)?{name}[`(]", text)}
+    assert missing == set()
+    tables = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    for kind, name, parameters in (
+        (Store, "thread", 'thread(id, ns="", *, schema=None, serde=None, snapshot_frequency=10)'),
+        (Store, "state", "state(lane, id=None, *, reducers, serde=None, channels=None)"),
+        (Store, "list", "list(thread=None, ns=None, id=None, *, before=None, accept=None)"),
+        (Store, "history", "history(lane, id, channels)"),
+        (Store, "compact", "compact(*, least_dead=0.0)"),
+        (Thread, "step", "step(writes, *, metadata=None, expect_head=False)"),
+        (Thread, "diff", "diff(other=None)"),
+        (Thread, "set_head", "set_head(checkpoint=None)"),
+    ):
+        assert any(f"`{parameters}`" in row for row in tables), name
+        found = inspect.signature(getattr(kind, name))
+        plain = [item.replace(annotation=inspect.Parameter.empty) for item in found.parameters.values() if item.name != "self"]
+        shown = str(inspect.Signature(plain)).replace("'", '"')
+        assert name + shown == parameters
+
+
+def test_every_error_that_the_page_of_the_engine_names_exists() -> None:
+    text = (DOCS / "engine.md").read_text()
+    for name in set(re.findall(r"`(\w+Error)`", text)) - {"TypeError", "AttributeError"}:
+        assert hasattr(ckptstore.errors, name), name
 
 
 # -- figures and names ---------------------------------------------------------------------------------------------------
