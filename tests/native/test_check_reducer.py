@@ -103,8 +103,8 @@ def eats(items: list[Any], write: list[Any]) -> list[Any]:
 counter = itertools.count()
 
 BAD: dict[str, tuple[Any, Any, str, str]] = {
-    "changes its value": (grows, st.lists(st.integers(), max_size=3), "'grows' changes what it is given", "[0]"),
-    "changes its write": (eats, st.lists(st.integers(), max_size=3), "'eats' changes what it is given", "write after:  []"),
+    "changes its value": (grows, st.lists(st.integers(0, 9), max_size=3), "'grows' changes what it is given", "[0]"),
+    "changes its write": (eats, st.lists(st.integers(0, 9), max_size=3), "'eats' changes what it is given", "write after:  []"),
     "counts its calls": (lambda old, new: old + next(counter), st.integers(0, 9), "something else when asked again", "[0, 0]"),
     "cares for batches": (Mean(), st.integers(0, 9), "'mean' depends on how the writes are batched", "[0, 0, 1]"),
     "does not take a write": (operator.add, st.text() | st.integers(0, 9), "raised TypeError", "['', 0]"),
