@@ -70,6 +70,7 @@ from ckptstore.model import (
 from ckptstore.options import StoreOptions
 from ckptstore.store import Store, open, verify
 from ckptstore.thread import Change, Checkpoint, Thread
+from ckptstore.upkeep.erasure import CopiesRemainError
 from ckptstore.upkeep.verify import Problem, VerifyReport
 
 __version__ = "0.1.0"
@@ -80,6 +81,7 @@ __all__ = [
     "Checkpoint",
     "CkptStoreError",
     "Consumed",
+    "CopiesRemainError",
     "LaneName",
     "Origin",
     "PendingWrite",

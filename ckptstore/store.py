@@ -21,11 +21,11 @@ from ckptstore.options import StoreOptions, checked_options
 from ckptstore.state.materializer import Reducer, materialize
 from ckptstore.state.plain import PlainSerde, load_write
 from ckptstore.storage import Compaction, Storage, View
-from ckptstore.storage.local import checking
+from ckptstore.storage.local import checking, erasing
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
-from ckptstore.upkeep import compaction, removal
+from ckptstore.upkeep import compaction, erasure, removal
 from ckptstore.upkeep.verify import VerifyReport, verify_log, verify_view
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
@@ -284,15 +284,39 @@ class Store(Commits):
 
         return self._storage.commit(resolve)
 
-    def delete(self, thread: str) -> bool:
+    def delete(self, thread: str, *, erase: bool = False, with_copies: bool = False) -> bool:
         """Delete a thread: all namespaces, checkpoints, writes. Its ids are remembered, so that late writes are refused.
 
         Copies of the thread keep reading what they share. Space comes back by compaction.
 
+        Args:
+            erase: compact too, and return when no file of the store holds bytes of the thread any more, nor of earlier threads of that
+                name. Backups do until they are next made; so do open descriptors of other processes on files that are deleted.
+            with_copies: with `erase`: delete all threads too that share records with it: its copies, and what it was copied from.
+
         Returns:
             Whether there was such a thread.
+
+        Raises:
+            CopiesRemainError: `erase` without `with_copies`, and other threads share its records: they are named, nothing was done.
+            LockTimeoutError: another compaction, or writers, were in the way of `erase`: the thread is deleted, call again.
+            CorruptionError: a frame is damaged, so that `erase` cannot tell whose it is.
         """
+        if erase:
+            return self._erase(thread, with_copies)
+        if with_copies:
+            raise InvalidArgumentError("with_copies=True: only with erase=True")
         return self._removed(removal.delete(self._storage, thread))
+
+    def _erase(self, thread: str, with_copies: bool) -> bool:
+        timeout = self._options.lock_timeout
+        storage = self._storage
+        local = storage if isinstance(storage, LocalStorage) else None
+        has_frame = erasure.is_there if local is None else erasing.has_frame
+        deleted, traces = erasure.erase(storage, self._values, thread, has_frame, with_copies=with_copies, timeout=timeout)
+        if local is not None:
+            erasing.erase_beside_the_log(local, traces.may_mark, timeout)
+        return deleted
 
     def _removed(self, what: _Amount) -> _Amount:
         if what and self._options.auto_compact:
@@ -372,9 +396,9 @@ class Store(Commits):
         while (info := await asyncio.to_thread(next, found, None)) is not None:
             yield info
 
-    async def adelete(self, thread: str) -> bool:
+    async def adelete(self, thread: str, *, erase: bool = False, with_copies: bool = False) -> bool:
         """`delete` in a worker thread."""
-        return await asyncio.to_thread(self.delete, thread)
+        return await asyncio.to_thread(self.delete, thread, erase=erase, with_copies=with_copies)
 
     async def acopy(self, source: str, destination: str) -> int:
         """`copy` in a worker thread."""

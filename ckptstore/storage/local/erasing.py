@@ -1,0 +1,85 @@
+"""Erasing what stands beside the log: bytes in torn/, and segments that a compaction left unfinished when it was killed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from ckptstore.codec.records import Entry
+from ckptstore.errors import CorruptionError, LockTimeoutError
+from ckptstore.storage import View
+from ckptstore.storage.local import format as fmt
+from ckptstore.storage.local.engine import Engine
+from ckptstore.storage.local.frames import get_location
+from ckptstore.storage.local.handle import LocalStorage
+
+_PAUSE = 0.05
+
+
+def has_frame(view: View, lsn: int) -> bool:
+    """Whether the log holds a frame with this LSN."""
+    return get_location(view._kv, lsn) is not None
+
+
+def erase_beside_the_log(storage: LocalStorage, may_hold: Callable[[Iterable[Entry]], bool], timeout: float) -> None:
+    """Delete unfinished segments, and what is in torn/ unless it is known to hold nothing of what is erased.
+
+    Args:
+        may_hold: whether a directory may be one of what is erased.
+        timeout: seconds to wait for each lock.
+
+    Raises:
+        LockTimeoutError: a compaction or a commit was going on all the time.
+    """
+    engine = storage._live()
+    # Whoever writes `*.seg.tmp` holds one of these locks.
+    with _no_compaction(engine, timeout), engine.commit_lock(timeout):
+        for name in engine.vfs.listdir(engine.layout.segments):
+            if name.endswith(".seg.tmp"):
+                engine.vfs.unlink(engine.layout.segments / name)
+        for name in engine.vfs.listdir(engine.layout.torn):
+            path = engine.layout.torn / name
+            if not _is_free_of(engine.vfs.read_file(path), may_hold):
+                engine.vfs.unlink(path)
+        engine.vfs.sync_folder(engine.layout.segments)
+        if engine.vfs.exists(engine.layout.torn):
+            engine.vfs.sync_folder(engine.layout.torn)
+
+
+def _is_free_of(data: bytes, may_hold: Callable[[Iterable[Entry]], bool]) -> bool:
+    """Whether these bytes are whole frames, and none of them holds it. What is cut off in the middle may be anybody's."""
+    at = 0
+    while at < len(data.rstrip(b"\0")):
+        header = fmt.decode_frame_header(data[at : at + fmt.FRAME_HEADER])
+        if header is None or at + header.size > len(data):
+            return False
+        middle = at + fmt.FRAME_HEADER
+        try:
+            if may_hold(fmt.decode_directory(header, data[middle : middle + header.directory])):
+                return False
+        except CorruptionError:
+            return False
+        at += header.size
+    return True
+
+
+@contextmanager
+def _no_compaction(engine: Engine, timeout: float) -> Iterator[None]:
+    """Hold the lock of compactions."""
+    fd = os.open(engine.layout.index / "COMPACT", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    deadline = time.monotonic() + timeout
+    try:
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise LockTimeoutError(f"{engine.layout.root} is being compacted by another process or thread") from None
+                time.sleep(_PAUSE)
+        yield
+    finally:
+        os.close(fd)
