@@ -9,15 +9,18 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import platform
 import re
 import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
+from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.ckptstore import CkptSaver
-from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph import START, MessagesState, StateGraph, add_messages
+from langgraph.types import interrupt
 
 from ckptstore.cli.app import run
 
@@ -26,8 +29,43 @@ BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 SHOWN_AS = "/home/you"
 
 
+def merge(messages: Any, writes: Any) -> Any:
+    """Messages by id."""
+    for write in writes:
+        messages = add_messages(messages, write)
+    return messages
+
+
+class Orders(TypedDict):
+    messages: Annotated[list[Any], DeltaChannel(merge, list)]
+    cost: Annotated[int, DeltaChannel(lambda cost, writes: (cost or 0) + sum(writes), int)]
+
+
+def orders(saver: CkptSaver) -> None:
+    """A thread in delta mode that asks a human, and is then asked something else at an earlier point."""
+
+    def answer(state: Orders) -> dict[str, Any]:
+        number = len(state["messages"])
+        return {"messages": [{"role": "ai", "content": f"answer {number}", "id": f"a{number}"}], "cost": 2}
+
+    def approve(state: Orders) -> dict[str, Any]:
+        interrupt("Send it?")
+        return {}
+
+    builder: Any = StateGraph(Orders)
+    builder.add_node("answer", answer)
+    builder.add_node("approve", approve)
+    builder.add_edge(START, "answer")
+    builder.add_edge("answer", "approve")
+    graph = builder.compile(checkpointer=saver)
+    config: Any = {"configurable": {"thread_id": "order-7"}, "metadata": {"user": "ada", "api_key": "sk-test"}}
+    graph.invoke({"messages": [{"role": "user", "content": "two pens", "id": "q1"}]}, config)
+    before = list(graph.get_state_history(config))[-1].config
+    graph.invoke({"messages": [{"role": "user", "content": "ten pens", "id": "q2"}]}, {**before, "metadata": config["metadata"]})
+
+
 def fill(folder: str) -> None:
-    """Three threads; one is pruned."""
+    """Three threads in full mode, of which one is pruned, and one in delta mode with a fork."""
     builder: Any = StateGraph(MessagesState)
     builder.add_node("answer", lambda state: {"messages": [("ai", f"answer {len(state['messages'])}: " + "all is well " * 20)]})
     builder.add_edge(START, "answer")
@@ -37,6 +75,7 @@ def fill(folder: str) -> None:
             for turn in range(turns):
                 graph.invoke({"messages": [("user", f"question {turn}")]}, {"configurable": {"thread_id": thread}})
         saver.prune(["user-44"])
+        orders(saver)
 
 
 def output(command: str, folder: str) -> str:
@@ -45,7 +84,7 @@ def output(command: str, folder: str) -> str:
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
         code = run(arguments)
-    text = printed.getvalue().replace(os.path.realpath(folder), SHOWN_AS)
+    text = printed.getvalue().replace(os.path.realpath(folder), SHOWN_AS).replace(platform.release(), "6.8.0")
     return text if code == 0 else f"{text}(exit code {code})\n"
 
 
@@ -63,6 +102,7 @@ def filled(page: str) -> str:
 
 def masked(page: str) -> list[str]:
     """The lines of the page without what differs from run to run, and without their order: the kinds stand by size."""
+    page = re.sub(r"^filesystem .*", "filesystem", page, flags=re.MULTILINE)
     return sorted(re.sub(r" +", " ", re.sub(r"[0-9a-f-]{8,}|[\d,]+", "#", page)).splitlines())
 
 

@@ -50,13 +50,15 @@ def run(arguments: Sequence[str]) -> int:
         raise  # no error of the command: see ckptstore.cli.main
     except (CkptStoreError, NotImplementedError, OSError) as error:
         return _failed(error, REFUSED)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, typer.Abort):  # older versions of typer raise, newer ones return the code
         return _failed("stopped", STOPPED)
     except Exception as error:
         # Usage errors of typer, of its own click or of the one it used to depend on: told by what they carry.
         if hasattr(error, "format_message"):
             return _failed(f"{error.format_message().rstrip('.')}. Try 'ckpt --help'.", USAGE)
         return _failed(f"internal error, please report it: {type(error).__name__}: {error}", REFUSED)
+    if code == STOPPED:
+        return _failed("stopped", STOPPED)
     return code if isinstance(code, int) else FINE
 
 

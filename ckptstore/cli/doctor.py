@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +51,7 @@ def doctor(
 
 
 def _print(found: dict[str, str | None], health: StoreHealth | None, tried: list[Probe] | None, problems: list[str]) -> None:
-    facts = [("python", f"{platform.python_version()} ({sys.executable})"), ("system", f"{platform.system()} {platform.release()}")]
+    facts = [("python", platform.python_version()), ("system", f"{platform.system()} {platform.release()}")]
     print_facts(facts + [(name, version or "not installed") for name, version in found.items()])
     if health is not None:
         print_line()

@@ -19,7 +19,7 @@ def verify(
     """Read everything a store holds, and compare whatever two places say.
 
     Every frame of the log against its checksums; every live checkpoint, value and batch of writes, decoded down to the checksum of its
-    bytes; the index against one built from the log. Nothing is changed, and others may have the store open. It takes no lock.
+    bytes; the index against one built from the log. Nothing is changed, and others may have the store open and write to it.
     """
     with progress("verifying", json):
         report = verify_store(store)
