@@ -7,6 +7,7 @@ Needs the extra `cli` (typer and rich), which `ckptstore` itself never imports.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 
@@ -25,6 +26,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    # Warnings of the engine, such as damage that it met when opening, in the form of all that this command says.
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("ckpt: %(message)s"))
+    logging.getLogger("ckptstore").addHandler(handler)
     try:
         code = run(sys.argv[1:])
         sys.stdout.flush()

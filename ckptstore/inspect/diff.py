@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ckptstore.codec.inert import Inert
-from ckptstore.inspect.opened import opened
+from ckptstore.inspect.looking import looking
 from ckptstore.inspect.refs import Reference, UnknownReferenceError
 from ckptstore.inspect.show import UNFOLDED, UNREAD, ChannelView, CheckpointView, view_of
 
@@ -61,7 +61,7 @@ def diff_report(
         CorruptionError: the record of one of them is damaged.
         what `opened` raises.
     """
-    with opened(path, lock_timeout) as here:
+    with looking(path, lock_timeout) as (here, problems):
         if second is None:
             after = view_of(here, first)
             if after.parent is None:
@@ -73,7 +73,8 @@ def diff_report(
             before, after = view_of(here, first), view_of(here, second)
     if channels is not None:
         before, after = (view._replace(channels=[one for one in view.channels if one.name in channels]) for view in (before, after))
-    return compared(before, after)
+    report = compared(before, after)
+    return report._replace(problems=problems + report.problems)
 
 
 def compared(before: CheckpointView, after: CheckpointView) -> DiffReport:

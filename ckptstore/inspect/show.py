@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 from ckptstore.channels import UNSET, Channel, Overwrite, append, fold, keyed, remove
 from ckptstore.codec.inert import DELTA_SNAPSHOT, Inert, Opaque, UnreadableValueError, inert
 from ckptstore.errors import CkptStoreError, ReducerError
+from ckptstore.inspect.looking import looking
 from ckptstore.inspect.masking import masked
-from ckptstore.inspect.opened import Opened, opened
+from ckptstore.inspect.opened import Opened
 from ckptstore.inspect.refs import Place, Reference, find_checkpoint, id_of
 from ckptstore.inspect.tree import as_map, facts_of
 from ckptstore.lineage import reader
@@ -146,8 +147,9 @@ def checkpoint_view(
         CorruptionError: its own record is damaged; what else is damaged is among the problems.
         what `opened` raises.
     """
-    with opened(path, lock_timeout) as here:
-        return view_of(here, reference, unmask=unmask, channels=channels)
+    with looking(path, lock_timeout) as (here, problems):
+        view = view_of(here, reference, unmask=unmask, channels=channels)
+        return view._replace(problems=problems + view.problems)
 
 
 def view_of(here: Opened, reference: Reference, *, unmask: bool = False, channels: Sequence[str] | None = None) -> CheckpointView:

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 from ckptstore.codec.inert import UnreadableValueError, inert
 from ckptstore.errors import CorruptionError, InvalidArgumentError, StaleIndexError
-from ckptstore.inspect.opened import opened
+from ckptstore.inspect.looking import looking
 from ckptstore.inspect.progress import Progress, silent
 from ckptstore.inspect.refs import Reference, find_checkpoint, find_lane, id_of, live_entries
 from ckptstore.lineage.reader import checked_record
@@ -88,8 +88,7 @@ def log_report(
     """
     if limit is not None and limit < 0:
         raise InvalidArgumentError(f"limit={limit}: 0 or more is needed")
-    problems: list[str] = []
-    with opened(path, lock_timeout) as here:
+    with looking(path, lock_timeout) as (here, problems):
         with here.storage.view() as view:
             lane, number = find_lane(view, reference)
             if reference.lane:

@@ -6,7 +6,7 @@ import os
 from typing import Any, Final, Literal, NamedTuple
 
 from ckptstore.errors import CkptStoreError
-from ckptstore.inspect.opened import opened
+from ckptstore.inspect.looking import looking
 from ckptstore.inspect.refs import Reference, find_checkpoint, find_lane, id_of
 from ckptstore.inspect.show import seen_write
 from ckptstore.lineage.history import read_writes
@@ -83,7 +83,7 @@ def writes_report(path: str | os.PathLike[str], reference: Reference, *, lock_ti
         UnknownReferenceError: there is no such checkpoint, and nothing was written to such an id.
         what `opened` raises.
     """
-    with opened(path, lock_timeout) as here, here.storage.view() as view:
+    with looking(path, lock_timeout) as (here, problems), here.storage.view() as view:
         values = Values(here.store.options.cache_bytes, lambda: here.storage.activity)
         lane, number = find_lane(view, reference)
         known = None if reference.id is None else view.number(number, reference.id)
@@ -94,7 +94,6 @@ def writes_report(path: str | os.PathLike[str], reference: Reference, *, lock_ti
         else:
             place = find_checkpoint(view, reference)
             id, target, stored = place.id, place.entry.number, True
-        problems: list[str] = []
         children = [view.live_checkpoint(number, child) for child in view.children(number, target)]
         live = [child for child in children if child is not None]
         batches = [

@@ -349,3 +349,20 @@ def test_usage(ckpt: Callable[..., Any], arguments: list[str]) -> None:
 
 def test_copying_onto_itself_is_usage(ckpt: Callable[..., Any], folder: Path) -> None:
     one_line(ckpt("copy", folder, "large", "large"), 2, "onto itself")
+
+
+@pytest.mark.parametrize("command", ["log", "show", "diff", "writes"])
+def test_damage_without_an_index_shows_what_stands_before_it(run: Callable[..., Any], folder: Path, command: str) -> None:
+    """The index is lost and the log damaged in the middle: what stands before is shown, and that it is not all is said."""
+    for path in (folder / "index").glob("*"):
+        if path.is_file():
+            path.unlink()
+    damaged = list(frames(folder))[6]
+    flip(damaged.path, damaged.offset + 5)
+    before = contents(folder)
+    ran = run(command, folder, "--json")
+    assert (ran.code, ran.err) == (1, "")
+    assert "before the damage" in json.loads(ran.out)["problems"][0]
+    lost = run(command, folder, "--ns", "node:1")
+    one_line(lost, 1, "no namespace 'node:1'", "before the damage")
+    assert contents(folder) == before
