@@ -62,17 +62,26 @@ def prune(
 def rm(
     store: StorePath,
     threads: Annotated[list[str], typer.Argument(metavar="THREAD...", help="Ids of threads, literally.", show_default=False)],
+    erase: Annotated[
+        bool,
+        typer.Option("--erase", help="Compact, too, until no file of the store holds bytes of these threads. Backups still do."),
+    ] = False,
+    with_copies: Annotated[
+        bool, typer.Option("--with-copies", help="With --erase: delete all threads that share records with these, too.")
+    ] = False,
     yes: Yes = False,
     lock_timeout: LockTimeout = 30.0,
     json: Json = False,
 ) -> int:
     """Delete threads with all their namespaces. Without --yes nothing is changed.
 
-    Runs that are still going are refused their late writes for 7 days. Copies of a deleted thread keep what they share with it.
-    The bytes stay in the log until 'ckpt compact'.
+    Runs that are still going are refused their late writes for 7 days. Copies of a deleted thread keep what they share with it,
+    and so --erase is refused while there are any. Without --erase the bytes stay in the log until 'ckpt compact'.
     """
     with progress("deleting", json) as told:
-        report = remove_threads(store, threads, do=yes, lock_timeout=lock_timeout, progress=told)
+        report = remove_threads(
+            store, threads, do=yes, erase=erase, with_copies=with_copies, lock_timeout=lock_timeout, progress=told
+        )
     _print(report, "checkpoint", json)
     return FINE
 

@@ -12,12 +12,14 @@ from ckptstore.errors import InvalidArgumentError
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress, silent
 from ckptstore.inspect.refs import UnknownReferenceError
-from ckptstore.lineage.listing import list_threads
+from ckptstore.lineage.listing import list_threads, thread_name
+from ckptstore.lineage.reach import relatives
 from ckptstore.options import checked_options
 from ckptstore.storage import Compaction, View
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.layout import Layout
 from ckptstore.store import Store
+from ckptstore.upkeep.erasure import CopiesRemainError
 
 
 @contextmanager
@@ -34,7 +36,8 @@ def opened_to_change(path: str | os.PathLike[str], lock_timeout: float) -> Itera
         # Opened to look at, it says what stands there instead.
         with opened(path, lock_timeout):
             pass
-    options = checked_options(lock_timeout=lock_timeout)
+    # A command does what it says; compaction in the background would do more, and keep it from ending.
+    options = checked_options(lock_timeout=lock_timeout, auto_compact=False)
     with Store(LocalStorage(path, options), options) as store:
         yield store
 
@@ -108,6 +111,8 @@ def remove_threads(
     threads: Sequence[str],
     *,
     do: bool = False,
+    erase: bool = False,
+    with_copies: bool = False,
     lock_timeout: float = 30.0,
     progress: Progress = silent,
 ) -> ChangeReport:
@@ -115,23 +120,55 @@ def remove_threads(
 
     Args:
         do: delete; else only say what would go.
+        erase: compact too, until no file of the store holds their bytes. A thread that is not there (any more) is then no error: traces
+            of it go.
+        with_copies: with `erase`: delete all threads too that share records with them.
         lock_timeout: seconds, see `opened`.
         progress: told how many threads are done.
 
     Raises:
-        InvalidArgumentError: no thread is named.
-        UnknownReferenceError: a thread is not in the store. what `opened` raises.
+        InvalidArgumentError: no thread is named, or `with_copies` without `erase`.
+        UnknownReferenceError: a thread is not in the store. CopiesRemainError: see `Store.delete`. what `opened` raises.
     """
     if not threads:
         raise InvalidArgumentError("threads=[]: name at least one")
+    if with_copies and not erase:
+        raise InvalidArgumentError("--with-copies: only with --erase, since deleting leaves copies whole")
+    named = list(dict.fromkeys(threads))
     with opened(path, lock_timeout) as here, here.storage.view() as view:
-        plan = [ThreadChange(name, count := _counts(view, name)[0], count) for name in dict.fromkeys(threads)]
+        for name in named:
+            if not erase:
+                _counts(view, name)
+        sharing = sorted(_sharing(view, named)) if erase else []
+        if sharing and not with_copies:
+            raise CopiesRemainError(
+                f"{', '.join(map(repr, sharing))} share records with what is to be erased: --with-copies deletes them too"
+            )
+        everything = [name for name in (*named, *sharing) if view.thread(name) is not None]
+        plan = [ThreadChange(name, count := _counts(view, name)[0], count) for name in everything]
     if do:
         with opened_to_change(path, lock_timeout) as store:
-            for at, change in enumerate(plan, start=1):
-                store.delete(change.thread)
-                progress(at, len(plan))
+            for at, name in enumerate(named, start=1):
+                store.delete(name, erase=erase, with_copies=with_copies)
+                progress(at, len(named))
     return ChangeReport(do, plan)
+
+
+def _sharing(view: View, threads: Sequence[str]) -> set[str]:
+    """Names of the other threads that share records with these."""
+    found = set(threads)
+    waiting = list(threads)
+    while waiting:
+        number = view.thread(waiting.pop())
+        for lane in () if number is None else view.lanes(number):
+            for other in relatives(view, lane):
+                address = view.address(other)
+                if address is not None and view.has_thread(address.thread):
+                    name = thread_name(view, address.thread)
+                    if name not in found:
+                        found.add(name)
+                        waiting.append(name)
+    return found - set(threads)
 
 
 def copy_of_thread(path: str | os.PathLike[str], source: str, destination: str, *, lock_timeout: float = 30.0) -> int:

@@ -13,6 +13,7 @@ import pytest
 
 import ckptstore
 from tests.cli import agents
+from tests.cli.stores import put
 from tests.cli.test_table import contents
 
 
@@ -93,3 +94,40 @@ def test_what_is_not_there_is_not_created(ckpt: Callable[..., Any], tmp_path: Pa
     for command in (["compact"], ["prune", "--yes"], ["rm", "t", "--yes"], ["copy", "a", "b"]):
         assert ckpt(command[0], tmp_path / "new", *command[1:]).code == 3
     assert list(tmp_path.iterdir()) == []
+
+
+def on_disk(folder: Path) -> bytes:
+    """All files of a store, one after the other."""
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_erasing_leaves_no_byte(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with ckptstore.open(path) as store:
+        put(store, "keep", "k1", None, "kept text")
+        put(store, "gone", "g1", None, "marker-of-the-erased")
+    assert b"marker-of-the-erased" in on_disk(path)
+    assert "would go" in ckpt("rm", path, "gone", "--erase").out
+    assert b"marker-of-the-erased" in on_disk(path)
+    assert ckpt("rm", path, "gone", "--erase", "--yes").code == 0
+    assert b"marker-of-the-erased" not in on_disk(path)
+    assert b"kept text" in on_disk(path)
+    # Once more, as one would after it was interrupted.
+    assert ckpt("rm", path, "gone", "--erase", "--yes").code == 0
+    assert ckpt("verify", path).code == 0
+
+
+def test_copies_are_named_before_anything_goes(ckpt: Callable[..., Any], folder: Path) -> None:
+    assert ckpt("copy", folder, "large", "copy 1").code == 0
+    assert ckpt("copy", folder, "copy 1", "copy 2").code == 0
+    for options in (["--erase"], ["--erase", "--yes"]):
+        ran = ckpt("rm", folder, "large", *options)
+        assert (ran.code, ran.out) == (3, "")
+        assert "'copy 1', 'copy 2'" in ran.err
+        assert "--with-copies" in ran.err
+    assert ckpt("rm", folder, "large", "--with-copies").code == 2
+    plan = json.loads(ckpt("rm", folder, "large", "--erase", "--with-copies", "--json").out)
+    assert [item["thread"] for item in plan["threads"]] == ["large", "copy 1", "copy 2"]
+    done = json.loads(ckpt("rm", folder, "large", "--erase", "--with-copies", "--yes", "--json").out)
+    assert (done["threads"], done["done"]) == (plan["threads"], True)
+    assert [item["thread"] for item in json.loads(ckpt("threads", folder, "--json").out)["threads"]] == ["small"]
