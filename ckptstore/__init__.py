@@ -68,7 +68,7 @@ from ckptstore.model import (
     ThreadInfo,
 )
 from ckptstore.options import StoreOptions
-from ckptstore.store import Store, open, verify
+from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, verify
 from ckptstore.thread import Change, Checkpoint, Thread
 from ckptstore.upkeep.erasure import CopiesRemainError
 from ckptstore.upkeep.verify import Problem, VerifyReport
@@ -76,6 +76,7 @@ from ckptstore.upkeep.verify import Problem, VerifyReport
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackupReport",
     "Change",
     "ChannelHistory",
     "Checkpoint",
@@ -86,15 +87,19 @@ __all__ = [
     "Origin",
     "PendingWrite",
     "Problem",
+    "RestoreReport",
     "Source",
     "Store",
+    "StoreExistsError",
     "StoreOptions",
     "StoredCheckpoint",
     "Thread",
     "ThreadInfo",
     "VerifyReport",
+    "backup",
     "channels",
     "errors",
     "open",
+    "restore",
     "verify",
 ]

@@ -21,7 +21,9 @@ from ckptstore.options import StoreOptions, checked_options
 from ckptstore.state.materializer import Reducer, materialize
 from ckptstore.state.plain import PlainSerde, load_write
 from ckptstore.storage import Compaction, Storage, View
+from ckptstore.storage.local import backup as local_backup
 from ckptstore.storage.local import checking, erasing
+from ckptstore.storage.local.backup import BackupReport, RestoreReport, StoreExistsError
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
@@ -362,6 +364,10 @@ class Store(Commits):
         """Check everything the store holds: see `ckptstore.verify`."""
         return verify(self)
 
+    def backup(self, destination: str | os.PathLike[str]) -> BackupReport:
+        """Bring a backup in a folder up to date, or make one: see `ckptstore.backup`."""
+        return backup(self, destination)
+
     def delete_for_runs(self, runs: Iterable[str]) -> int:
         """Remove every checkpoint, in any thread and namespace, whose metadata names one of these runs; return how many."""
         return self._removed(removal.delete_for_runs(self._storage, runs))
@@ -416,6 +422,22 @@ class Store(Commits):
         """`verify` in a worker thread."""
         return await asyncio.to_thread(self.verify)
 
+    async def astats(self) -> StoreStats:
+        """`stats` in a worker thread."""
+        return await asyncio.to_thread(self.stats)
+
+    async def aget(self, lane: LaneName, id: str | None = None) -> StoredCheckpoint | None:
+        """`get` in a worker thread."""
+        return await asyncio.to_thread(self.get, lane, id)
+
+    async def ahistory(self, lane: LaneName, id: str | None, channels: Sequence[str]) -> dict[str, ChannelHistory]:
+        """`history` in a worker thread."""
+        return await asyncio.to_thread(self.history, lane, id, channels)
+
+    async def abackup(self, destination: str | os.PathLike[str]) -> BackupReport:
+        """`backup` in a worker thread."""
+        return await asyncio.to_thread(self.backup, destination)
+
     async def await_durable(self, lsn: int) -> None:
         """`wait_durable` in a worker thread."""
         await asyncio.to_thread(self.wait_durable, lsn)
@@ -468,10 +490,66 @@ def verify(store: str | os.PathLike[str] | Store) -> VerifyReport:
         return verify_log(log)
 
 
+def backup(store: str | os.PathLike[str] | Store, destination: str | os.PathLike[str]) -> BackupReport:
+    """Copy a store to a folder while it is in use: everything that was committed before the call, and nothing of what came after some
+    moment in it.
+
+    Again with the same folder, it copies what is new: segments that are there are not copied again, those that were compacted away are
+    deleted. A kill or a power cut leaves the backup before, or the new one. The folder is no store: `restore` makes one of it.
+
+    Args:
+        store: a folder, which is opened read-only for it, or an open store.
+        destination: a folder that is empty or missing, or that holds a backup of this store.
+
+    Raises:
+        CorruptionError: the store is damaged; an earlier backup stays as it is.
+        NotAStoreError: the destination holds something else. ForeignSegmentError: it holds a backup of another store.
+        LockTimeoutError: another backup to that folder, or compactions, were in the way.
+        InvalidArgumentError, NoSpaceError, NotWritableError, StorageIOError, and what `open` raises.
+    """
+    folder = _folder("destination", destination)
+    if not isinstance(store, Store):
+        with open(_folder("store", store), read_only=True) as opened:
+            return backup(opened, folder)
+    if not isinstance(store._storage, LocalStorage):
+        raise InvalidArgumentError("store=':memory:': only a store in a folder can be backed up")
+    if folder.is_relative_to(store._storage.path):
+        raise InvalidArgumentError(f"destination={str(folder)!r}: a folder outside the store is needed")
+    return local_backup.backup(store._storage, folder)
+
+
+def restore(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> RestoreReport:
+    """Make a store out of a backup. All of it is checked on the way, and at `path` there is nothing until all of it is durable.
+
+    The restored store begins a new timeline: the store that was backed up refuses its segments. Ids of deleted threads are remembered as
+    they were.
+
+    Args:
+        source: a folder that `backup` wrote.
+        path: where the store is to be; missing, or an empty folder.
+
+    Raises:
+        NotAStoreError: the source is no backup. CorruptionError: it is damaged; nothing was restored.
+        StoreExistsError: there is something at the path.
+        InvalidArgumentError, FormatVersionError, LockTimeoutError, NoSpaceError, NotWritableError, StorageIOError
+    """
+    return local_backup.restore(_folder("source", source), _folder("path", path))
+
+
 def _folder(name: str, path: object) -> Path:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in str(os.fspath(path)):
         raise InvalidArgumentError(f"{name}={path!r}: a folder name is needed")
     return Path(os.path.realpath(os.fspath(path)))
 
 
-__all__ = ["CheckpointIterator", "Store", "open", "verify"]
+__all__ = [
+    "BackupReport",
+    "CheckpointIterator",
+    "RestoreReport",
+    "Store",
+    "StoreExistsError",
+    "backup",
+    "open",
+    "restore",
+    "verify",
+]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptstore.codec.records import Entry, hashed_entry, pack, unpack
-from ckptstore.errors import CkptStoreError, StaleIndexError
+from ckptstore.errors import CkptStoreError, LockTimeoutError, StaleIndexError
 from ckptstore.options import StoreOptions
 from ckptstore.storage import View
 from ckptstore.storage.catalog import Catalog
@@ -123,17 +123,11 @@ class Checked:
             self._check_hint(held, following.header.base_lsn)
 
     def _void(self, present: _Present) -> set[int]:
-        if not self.log.void:
-            return set()
-        if present.view is None or not present.in_use:
+        if present.view is not None and present.in_use:
+            return void_in(self.log, present.view)
+        if self.log.void:
             self.remarks.append(f"segments {sorted(self.log.void)} are replaced and not deleted yet: the next open does that")
-            return set(self.log.void)
-        void: set[int] = set()
-        for held in self.log.held:
-            if held.header is not None and held.header.replaces:
-                there = self.log.void.intersection(held.header.replaces)
-                void.update(there if not there or is_published(present.view.kv, held.number) else {held.number})
-        return void
+        return set(self.log.void)
 
     def _segment(self, held: Held, lsn: int, last: bool) -> int:
         """Check one segment; the LSN after its last good frame."""
@@ -354,18 +348,45 @@ def _joined(stack: ExitStack, path: Path, lock_timeout: float, lock: FolderLock)
             log.faults.append(Fault(str(error)))
         return log, _Present(None, None, True, str(error))
     stack.callback(storage.close)
+    try:
+        log, view = hold(storage, stack, stack)
+    except LockTimeoutError as error:
+        log = stack.enter_context(_log(path))
+        return log, _Present(None, None, True, str(error))
+    return log, _Present(view, get_end(view.kv), True, "")
+
+
+def hold(storage: LocalStorage, files: ExitStack, snapshot: ExitStack) -> tuple[Log, HeldView]:
+    """The files of an open store and a snapshot of its index that belong together, each held until its stack is left.
+
+    Raises:
+        LockTimeoutError: compactions came in between all the time.
+    """
     for _ in range(_TRIES):
-        with ExitStack() as attempt:
-            before = attempt.enter_context(storage.view())
-            log = attempt.enter_context(_log(path))
+        with ExitStack() as holding, ExitStack() as viewing:
+            before = viewing.enter_context(storage.view())
+            log = holding.enter_context(_log(storage.path))
             with storage.view() as after:
                 same = before.compactions() == after.compactions()
             if same:
-                stack.push(attempt.pop_all())
-                view = _view_of(before, log)
-                return log, _Present(view, get_end(view.kv), True, "")
-    log = stack.enter_context(_log(path))
-    return log, _Present(None, None, True, "the store was being compacted all the time")
+                files.push(holding.pop_all())
+                snapshot.push(viewing.pop_all())
+                return log, _view_of(before, log)
+    raise LockTimeoutError(f"{storage.path} was being compacted all the time")
+
+
+def void_in(log: Log, view: HeldView) -> set[int]:
+    """Segments that do not count in a snapshot of a store in use: replaced ones, a replacing one that is not published, and those that
+    were begun since."""
+    void: set[int] = set()
+    end = get_end(view.kv)
+    for held in log.held:
+        if end is not None and held.header is not None and held.header.base_lsn >= end.next_lsn and held.number != end.segment:
+            void.add(held.number)
+        elif held.header is not None and held.header.replaces:
+            there = log.void.intersection(held.header.replaces)
+            void.update(there if not there or is_published(view.kv, held.number) else {held.number})
+    return void
 
 
 def _view_of(view: View, log: Log) -> HeldView:
