@@ -16,9 +16,10 @@ from ckptstore.lineage.listing import list_threads, thread_name
 from ckptstore.lineage.reach import relatives
 from ckptstore.options import checked_options
 from ckptstore.storage import Compaction, View
+from ckptstore.storage.local.backup import BackupReport, RestoreReport
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.layout import Layout
-from ckptstore.store import Store
+from ckptstore.store import Store, backup, restore
 from ckptstore.upkeep.erasure import CopiesRemainError
 
 
@@ -46,6 +47,16 @@ def compact_store(path: str | os.PathLike[str], *, least_dead: float = 0.0, lock
     """Give the space of what was removed back; see `Store.compact`."""
     with opened_to_change(path, lock_timeout) as store:
         return store.compact(least_dead=least_dead)
+
+
+def backup_store(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> BackupReport:
+    """Bring a backup up to date, or make one; see `ckptstore.backup`."""
+    return backup(path, destination)
+
+
+def restore_store(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> RestoreReport:
+    """Make a store out of a backup; see `ckptstore.restore`."""
+    return restore(source, path)
 
 
 class ThreadChange(NamedTuple):
