@@ -51,7 +51,7 @@ True
 ['hi', 'hello!']
 >>> store.close()
 
-Every method has an async twin with an `a` in front. Errors are in one tree under `CkptStoreError` (ckptstore.errors); rules of
+What reads or writes the disk has an async twin with an `a` in front (docs/engine.md). Errors are in one tree under `CkptStoreError` (ckptstore.errors); rules of
 ownership for bindings are in ckptstore.ownership, serializers in ckptstore.serde, tools for your tests in ckptstore.testing.
 """
 
@@ -71,6 +71,7 @@ from ckptstore.options import StoreOptions
 from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, verify
 from ckptstore.thread import Change, Checkpoint, Thread
 from ckptstore.upkeep.erasure import CopiesRemainError
+from ckptstore.upkeep.retention import PruneReport, RetentionPolicy, Sweeper, ThreadPrune
 from ckptstore.upkeep.verify import Problem, VerifyReport
 
 __version__ = "0.1.0"
@@ -87,14 +88,18 @@ __all__ = [
     "Origin",
     "PendingWrite",
     "Problem",
+    "PruneReport",
     "RestoreReport",
+    "RetentionPolicy",
     "Source",
     "Store",
     "StoreExistsError",
     "StoreOptions",
     "StoredCheckpoint",
+    "Sweeper",
     "Thread",
     "ThreadInfo",
+    "ThreadPrune",
     "VerifyReport",
     "backup",
     "channels",

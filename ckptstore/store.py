@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 from ckptstore.codec.records import Encoded, encode_head, encode_meta
 from ckptstore.codec.serde import Serde
-from ckptstore.errors import InvalidArgumentError, ModeMismatchError
+from ckptstore.errors import InvalidArgumentError, ModeMismatchError, ReadOnlyError
 from ckptstore.lineage import reader
 from ckptstore.lineage.commits import Commits
 from ckptstore.lineage.listing import CheckpointIterator, list_threads
@@ -27,7 +27,8 @@ from ckptstore.storage.local.backup import BackupReport, RestoreReport, StoreExi
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
-from ckptstore.upkeep import compaction, erasure, removal
+from ckptstore.upkeep import compaction, erasure, removal, retention
+from ckptstore.upkeep.retention import PruneReport, RetentionPolicy, Sweeper
 from ckptstore.upkeep.verify import VerifyReport, verify_log, verify_view
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
@@ -168,6 +169,7 @@ class Store(Commits):
         reducers: Mapping[str, Reducer],
         serde: Serde | None = None,
         channels: Sequence[str] | None = None,
+        strict: bool = False,
     ) -> dict[str, Any]:
         """The state at a checkpoint: stored values, and for channels without one the nearest value with the owned writes after it.
 
@@ -176,6 +178,7 @@ class Store(Commits):
             reducers: for channels that have to be rebuilt: (value before or `UNSET`, writes oldest first) -> value after.
             serde: how values were written; plain msgpack, as native threads write, when None.
             channels: only these; all when None.
+            strict: a channel that has to be rebuilt began with a stored value, as in native threads; without one it raises.
 
         Raises:
             InvalidArgumentError: no such checkpoint.
@@ -192,7 +195,7 @@ class Store(Commits):
             def loads(typed: Typed) -> Any:
                 return load_write(how, typed)
 
-            return materialize(view, self._values, lane, number, entry, reducers, loads, channels)
+            return materialize(view, self._values, lane, number, entry, reducers, loads, channels, strict=strict)
 
     def outline(self, lane: LaneName, id: str | None = None) -> Outline | None:
         """A checkpoint without its values and writes; without an id the lane's head. None where there is none."""
@@ -252,7 +255,8 @@ class Store(Commits):
         Raises:
             InvalidArgumentError: names the argument. SchemaError: the schema does not agree with what is stored.
         """
-        if not isinstance(id, str) or not id:
+        _check_thread("id", id)
+        if not id:
             raise InvalidArgumentError(f"id={id!r}: a non-empty string is needed")
         if not isinstance(ns, str):
             raise InvalidArgumentError(f"ns={ns!r}: a string is needed")
@@ -304,6 +308,7 @@ class Store(Commits):
             LockTimeoutError: another compaction, or writers, were in the way of `erase`: the thread is deleted, call again.
             CorruptionError: a frame is damaged, so that `erase` cannot tell whose it is.
         """
+        _check_thread("thread", thread)
         if erase:
             return self._erase(thread, with_copies)
         if with_copies:
@@ -334,15 +339,61 @@ class Store(Commits):
         Raises:
             ThreadExistsError: the destination holds records already.
         """
+        _check_thread("source", source)
+        _check_thread("destination", destination)
+        if not destination:
+            raise InvalidArgumentError("destination='': a non-empty string is needed")
         return removal.copy(self._storage, source, destination)
 
-    def prune(self, thread: str) -> int:
-        """Keep the head of each namespace and remove every other checkpoint; what the heads need of them is kept.
+    @overload
+    def prune(self, thread: str, /) -> int: ...
+    @overload
+    def prune(self, policy: RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False) -> PruneReport: ...
+    def prune(
+        self, what: str | RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False
+    ) -> int | PruneReport:
+        """Remove checkpoints that are not needed any more. Every one that stays reads as before; space comes back by compaction.
+
+        Args:
+            what: a thread, to keep the head of each of its namespaces and nothing else; or a policy (`RetentionPolicy`).
+            threads: with a policy: only these, and all when None.
+            dry_run: with a policy: find out what would go, and about how much that gives back; remove nothing.
 
         Returns:
-            Number of checkpoints removed.
+            Of a thread the number of checkpoints removed, of a policy what it did.
+
+        Raises:
+            InvalidArgumentError: names the argument.
         """
-        return self._removed(removal.prune(self._storage, thread))
+        if isinstance(what, str):
+            if threads is not None or dry_run:
+                raise InvalidArgumentError(f"what={what!r}: threads= and dry_run= are for a RetentionPolicy")
+            return self._removed(removal.prune(self._storage, what))
+        if not isinstance(what, RetentionPolicy):
+            raise InvalidArgumentError(f"thread={what!r}: a string is needed, or a RetentionPolicy")
+        if isinstance(threads, str):
+            raise InvalidArgumentError(f"threads={threads!r}: a sequence of threads is needed, not one name")
+        if dry_run:
+            return retention.prune(self._storage, what, threads, dry_run=True)
+        self._refuse_read_only()
+        report = retention.prune(self._storage, what, threads)
+        self._removed(report.removed)
+        return report
+
+    def _refuse_read_only(self) -> None:
+        """Also where there turns out to be nothing to do."""
+        if self._options.read_only:
+            raise ReadOnlyError("the store was opened with read_only=True")
+
+    def sweeper(self, policy: RetentionPolicy) -> Sweeper:
+        """What applies a policy in the background as threads grow; see `Sweeper`. Close it before the store.
+
+        Raises:
+            InvalidArgumentError: not a policy.
+        """
+        if not isinstance(policy, RetentionPolicy):
+            raise InvalidArgumentError(f"policy={policy!r}: a RetentionPolicy is needed")
+        return Sweeper(self._storage, policy, self._removed)
 
     def compact(self, *, least_dead: float = 0.0) -> Compaction:
         """Give the space of what was deleted and pruned back, while readers and writers of all processes go on.
@@ -410,9 +461,19 @@ class Store(Commits):
         """`copy` in a worker thread."""
         return await asyncio.to_thread(self.copy, source, destination)
 
-    async def aprune(self, thread: str) -> int:
+    @overload
+    async def aprune(self, thread: str, /) -> int: ...
+    @overload
+    async def aprune(
+        self, policy: RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False
+    ) -> PruneReport: ...
+    async def aprune(
+        self, what: str | RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False
+    ) -> int | PruneReport:
         """`prune` in a worker thread."""
-        return await asyncio.to_thread(self.prune, thread)
+        if isinstance(what, RetentionPolicy):
+            return await asyncio.to_thread(self.prune, what, threads=threads, dry_run=dry_run)
+        return await asyncio.to_thread(self.prune, what)
 
     async def acompact(self, *, least_dead: float = 0.0) -> Compaction:
         """`compact` in a worker thread."""
@@ -445,6 +506,11 @@ class Store(Commits):
     async def await_sync(self) -> None:
         """`sync` in a worker thread."""
         await asyncio.to_thread(self.sync)
+
+
+def _check_thread(argument: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"{argument}={name!r}: a string is needed")
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Store:

@@ -22,7 +22,7 @@ from ckptstore.errors import (
 )
 from ckptstore.model import Consumed, LaneName, Outline, Source, Typed, Version
 from ckptstore.state.channels import UNSET, Channel, Overwrite, fold, remembered
-from ckptstore.state.plain import dump_write
+from ckptstore.state.plain import PlainSerde, dump_write
 
 if TYPE_CHECKING:
     from ckptstore.store import Store
@@ -31,6 +31,7 @@ Schema = Mapping[str, Channel]
 
 # Stands for a value that the parent holds already: the engine takes it over by its version and never serializes it.
 _KEPT = object()
+_PLAIN = PlainSerde()
 _KINDS = "channels"
 _SINCE = "since_snapshot"
 
@@ -106,11 +107,16 @@ class Thread:
             MissingReducerError: a channel needs its reducer to be given again.
             ConflictError: see `expect_head`. SerializationError, ValueTooLargeError, and the storage errors.
         """
+        _check_mapping("writes", writes)
+        _check_mapping("metadata", metadata if metadata is not None else {})
+        if not isinstance(expect_head, bool):
+            raise InvalidArgumentError(f"expect_head={expect_head!r}: True or False is needed")
         for name in writes:
             self._channel(name)
         before = None if self._tip is None else self._read(self._tip)
         plan = self._plan(writes, before)
         given = dict(metadata or {})
+        dump(_PLAIN, "metadata", given)
         number, now = 0 if before is None else _number(before, "step") + 1, time.time_ns() // 1_000_000
         skeleton = {
             "step": number,
@@ -133,6 +139,7 @@ class Thread:
             rule=lambda edge: Consumed(),
             expect_head=expect_head,
             step=plan.step,
+            require_parent=True,
         )
         parent, self._tip = self._tip, id
         return Checkpoint(*self._lane, id, parent, number, now, given)
@@ -158,6 +165,8 @@ class Thread:
             elif channel.whole or isinstance(write, Overwrite) or not known or count >= self._frequency:
                 # Stored whole: it is the write itself, replaces everything, has nothing before it, or the cadence says so.
                 old = UNSET if channel.whole or isinstance(write, Overwrite) or not known else self._value(name)
+                if isinstance(write, Overwrite) and remembered(channel.kind) is not None:
+                    channel.reduce(write.value, [])  # a value of another type would break every later fold
                 values[name] = fold(channel, old, [write])
                 since[name] = 0
             else:
@@ -179,7 +188,7 @@ class Thread:
     def _value(self, name: str) -> Any:
         """A channel's value at the tip, for a snapshot: rebuilt by the same fold as any read."""
         assert self._tip is not None
-        state = self._store.state(self._lane, self._tip, reducers=self._reducers(), serde=self._serde, channels=[name])
+        state = self._store.state(self._lane, self._tip, reducers=self._reducers(), serde=self._serde, channels=[name], strict=True)
         return state.get(name, UNSET)
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -193,7 +202,7 @@ class Thread:
         """
         if self._tip is None:
             return {}
-        return self._store.state(self._lane, self._tip, reducers=self._reducers(), serde=self._serde)
+        return self._store.state(self._lane, self._tip, reducers=self._reducers(), serde=self._serde, strict=True)
 
     def checkpoint(self) -> Checkpoint | None:
         """The checkpoint at the tip; None before the first step."""
@@ -219,7 +228,7 @@ class Thread:
             seen.add(at)
             stored = self._store.outline(self._lane, at)
             if stored is None:
-                if self._store.is_pruned(self._lane, at):
+                if at != self._tip and self._store.is_pruned(self._lane, at):
                     return  # what lies behind was pruned, and what its survivor needs was kept with it
                 raise CheckpointLineageIntegrityError(f"{self._lane}: checkpoint {at!r}, a parent in this lineage, is not stored")
             yield self._checkpoint(stored)
@@ -239,7 +248,7 @@ class Thread:
             if parent is None:
                 raise CheckpointParentMissingError(f"{self._lane}: {self._tip or 'an empty thread'} has no parent to compare with")
             other = parent
-        before, after = self.at(other).state(), self.state()
+        before, after = self.at(_id_of(other)).state(), self.state()
         return {
             name: Change(before.get(name, UNSET), after.get(name, UNSET))
             for name in sorted(before.keys() | after.keys())
@@ -254,9 +263,8 @@ class Thread:
         Raises:
             InvalidArgumentError: the lane holds no such checkpoint.
         """
-        id = checkpoint if isinstance(checkpoint, str) else checkpoint.id
-        self._read(id)
-        return Thread(self._store, self._lane, id, self._schema, self._serde, self._frequency)
+        outline = self._read(_id_of(checkpoint))
+        return Thread(self._store, self._lane, outline.id, self._with(outline), self._serde, self._frequency)
 
     def fork(self) -> Thread:
         """Another cursor on the same checkpoint: its first step begins a branch."""
@@ -271,10 +279,12 @@ class Thread:
         Raises:
             InvalidArgumentError: the lane holds no such checkpoint.
         """
-        id = checkpoint.id if isinstance(checkpoint, Checkpoint) else checkpoint if checkpoint is not None else self._tip
+        id = self._tip if checkpoint is None else _id_of(checkpoint)
         if id is None:
             raise InvalidArgumentError(f"{self._lane}: checkpoint=None on an empty thread: step first")
+        outline = self._read(id)
         self._store.set_head(self._lane, id)
+        self._schema = self._with(outline)
         self._tip = id
 
     # -- async: the same in a worker thread -----------------------------------------------------------------------------
@@ -317,13 +327,17 @@ class Thread:
 
     # -- helpers --------------------------------------------------------------------------------------------------------
 
+    def _with(self, outline: Outline) -> dict[str, Channel]:
+        """The schema, with channels that a checkpoint of this lane has besides: another cursor may have added them."""
+        return {**_remembered_schema(outline), **self._schema}
+
     def _channel(self, name: str) -> Channel:
         channel = self._schema.get(name)
         if channel is None:
             raise SchemaError(f"{self._lane}: no channel {name!r} in the schema, which has {sorted(self._schema)}")
         if isinstance(channel, _Forgotten):
             raise MissingReducerError(
-                f"{self._lane}: channel {name!r} is folded by the function {channel.kind[1]!r}, which has to be given again: "
+                f"{self._lane}: channel {name!r} is folded by the function {channel.kind[-1]!r}, which has to be given again: "
                 f"store.thread({self._lane.thread!r}, schema={{{name!r}: channels.reduce(...)}})"
             )
         return channel
@@ -371,14 +385,14 @@ def agreed_schema(lane: LaneName, stored: Outline | None, given: Schema | None) 
     Raises:
         SchemaError: a channel was written with another kind; or a new thread without a schema.
     """
+    _check_schema(given)
     if stored is None:
         if not given:
             raise SchemaError(f"{lane} is new: give it a schema, such as schema={{'messages': channels.append()}}")
         return dict(given)
-    kinds = stored.skeleton.get(_KINDS) if isinstance(stored.skeleton, dict) else None
-    if kinds is None:
+    if not isinstance(stored.skeleton, dict) or _KINDS not in stored.skeleton:
         raise SchemaError(f"{lane} was not written by a native thread (a LangGraph saver?): it has no schema to open it with")
-    schema: dict[str, Channel] = {name: remembered(kind) or _Forgotten(tuple(kind)) for name, kind in kinds.items()}
+    schema = _remembered_schema(stored)
     for name, channel in (given or {}).items():
         before = schema.get(name)
         if before is not None and tuple(before.kind) != tuple(channel.kind):
@@ -388,6 +402,32 @@ def agreed_schema(lane: LaneName, stored: Outline | None, given: Schema | None) 
             )
         schema[name] = channel
     return schema
+
+
+def _check_schema(schema: Any) -> None:
+    if schema is None:
+        return
+    _check_mapping("schema", schema)
+    for name, channel in schema.items():
+        if not callable(getattr(channel, "reduce", None)) or not hasattr(channel, "kind") or isinstance(channel, type):
+            raise InvalidArgumentError(f"schema[{name!r}]={channel!r}: a channel is needed, such as channels.append()")
+
+
+def _remembered_schema(outline: Outline) -> dict[str, Channel]:
+    kinds = outline.skeleton.get(_KINDS, {}) if isinstance(outline.skeleton, dict) else {}
+    return {name: remembered(kind) or _Forgotten(tuple(kind)) for name, kind in kinds.items()}
+
+
+def _id_of(checkpoint: Checkpoint | str) -> str:
+    id = checkpoint.id if isinstance(checkpoint, Checkpoint) else checkpoint
+    if not isinstance(id, str):
+        raise InvalidArgumentError(f"checkpoint={checkpoint!r}: a Checkpoint or its id is needed")
+    return id
+
+
+def _check_mapping(name: str, value: Any) -> None:
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise InvalidArgumentError(f"{name}={value!r}: a mapping from names is needed")
 
 
 def _number(stored: Outline, key: str) -> int:

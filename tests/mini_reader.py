@@ -73,6 +73,7 @@ class Lane:
         self.ns = ns
         self.nodes: dict[str, Node] = {}
         self.head: str | None = None
+        self.head_since = 0
 
     def node(self, id: str) -> Node:
         return self.nodes.setdefault(id, Node())
@@ -224,14 +225,14 @@ class MiniReader:
         elif kind == COPY:
             source, destination = self.lanes[fields[1]], self.lanes[fields[0]]
             destination.nodes = {id: node.copy() for id, node in source.nodes.items()}
-            destination.head = source.head
+            destination.head, destination.head_since = source.head, source.head_since
         elif kind == HEAD:
-            self.lanes[fields[0]].head = _id(fields[1])
+            self.lanes[fields[0]].head, self.lanes[fields[0]].head_since = _id(fields[1]), ref[0]
         elif kind == TOMBSTONE and fields[0] == 0:
             self.threads.pop(fields[1], None)
             self.lanes = {number: lane for number, lane in self.lanes.items() if lane.thread != fields[1]}
         elif kind == TOMBSTONE:
-            self._remove(self.lanes[fields[1]], fields[3], fields[5])
+            self._remove(ref, self.lanes[fields[1]], fields[3], fields[5])
         elif kind == META:
             self.facts.update(fields[0])
 
@@ -243,7 +244,8 @@ class MiniReader:
         groups = [_refs_of(group, ref[0]) for group in consumed[1:]] if consumed else [[], [], []]
         if not node.place:
             node.place, node.removed = place or ref[0], False
-            lane.head = _id(form)
+            if node.place > lane.head_since:
+                lane.head, lane.head_since = _id(form), node.place
             node.gated, node.consumed = bool(consumed and consumed[0]), groups
         elif node.parent != parent:
             node.gated, node.consumed = bool(consumed and consumed[0]), groups
@@ -264,12 +266,13 @@ class MiniReader:
                 made.consumed[0 if made.source == UPDATE else 1].append(ref)
 
     @staticmethod
-    def _remove(lane: Lane, hashes: bytes, head: bytes | str | None) -> None:
+    def _remove(ref: Ref, lane: Lane, hashes: bytes, head: bytes | str | None) -> None:
         gone = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
         for id, node in lane.nodes.items():
-            if _hash(id) in gone and node.place:
-                node.place, node.batches, node.history, node.removed = 0, [], None, True
-        lane.head = None if head is None else _id(head)
+            if _hash(id) in gone:
+                node.removed = node.removed or node.place > 0
+                node.place, node.batches, node.history = 0, [], None
+        lane.head, lane.head_since = None if head is None else _id(head), ref[0]
 
     # -- what a user sees -----------------------------------------------------------------------------------------------
 

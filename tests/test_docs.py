@@ -227,7 +227,7 @@ def test_every_public_name_of_threads_and_stores_is_in_the_page_of_the_engine() 
     tables = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
     for kind, name, parameters in (
         (Store, "thread", 'thread(id, ns="", *, schema=None, serde=None, snapshot_frequency=10)'),
-        (Store, "state", "state(lane, id=None, *, reducers, serde=None, channels=None)"),
+        (Store, "state", "state(lane, id=None, *, reducers, serde=None, channels=None, strict=False)"),
         (Store, "list", "list(thread=None, ns=None, id=None, *, before=None, accept=None)"),
         (Store, "history", "history(lane, id, channels)"),
         (Store, "compact", "compact(*, least_dead=0.0)"),

@@ -51,7 +51,7 @@ def _parts(value: Any) -> list[tuple[str, Any]]:
     if isinstance(value, list | tuple | set | frozenset):
         return [(f"[{index}]", part) for index, part in enumerate(value)]
     fields = getattr(value, "__dict__", None)
-    return [(f".{name}", part) for name, part in fields.items()] if isinstance(fields, dict) else []
+    return [(f".{name}", part) for name, part in fields.items() if not name.startswith("__")] if isinstance(fields, dict) else []
 
 
 def _accepts(serde: Serde, value: Any) -> bool:

@@ -29,7 +29,13 @@ from ckptstore.codec.records import (
     prepare_checkpoint,
     prepare_writes,
 )
-from ckptstore.errors import ConflictError, InvalidArgumentError, ThreadDeletedError, ValueTooLargeError
+from ckptstore.errors import (
+    CheckpointLineageIntegrityError,
+    ConflictError,
+    InvalidArgumentError,
+    ThreadDeletedError,
+    ValueTooLargeError,
+)
 from ckptstore.forks import own_locks
 from ckptstore.lineage import ownership
 from ckptstore.lineage.history import read_history
@@ -80,6 +86,7 @@ class _Draft(NamedTuple):
     run: str | None
     expect_head: bool
     step: Sequence[tuple[str, Typed]]
+    require_parent: bool
 
 
 class _Placed(NamedTuple):
@@ -129,6 +136,7 @@ class Commits:
         run: str | None = None,
         expect_head: bool = False,
         step: Sequence[tuple[str, Typed]] = (),
+        require_parent: bool = False,
     ) -> int:
         """Store one checkpoint and the values it does not share with its parent, in one commit.
 
@@ -141,6 +149,7 @@ class Commits:
             rule: decides under the commit lock which writes on the parent made this checkpoint.
             run: id of the run, for `delete_for_runs`.
             expect_head: refuse unless `parent` is the lane's head (None: unless the lane is empty).
+            require_parent: refuse unless the parent is stored; without it a put under an unknown or removed parent is accepted.
             step: (channel, write) that made this checkpoint out of its parent, stored in the same commit; `rule` is then not asked.
 
         Returns:
@@ -154,8 +163,25 @@ class Commits:
         """
         _check_token(token)
         draft = _Draft(
-            lane, id, parent, skeleton, metadata, versions, values, changed, encode, token, source, rule, run, expect_head, step
+            lane,
+            id,
+            parent,
+            skeleton,
+            metadata,
+            versions,
+            values,
+            changed,
+            encode,
+            token,
+            source,
+            rule,
+            run,
+            expect_head,
+            step,
+            require_parent,
         )
+        for channel, typed in step:
+            self._check_size(lane, channel, typed[1])
         while True:
             try:
                 return self._put_once(draft)
@@ -224,6 +250,10 @@ class Commits:
                 raise _Moved
             if parent is not None and parent_ref is None:
                 self._refuse_late(view, lane, parent)
+            if draft.require_parent and parent is not None and parent_ref is None:
+                raise CheckpointLineageIntegrityError(
+                    f"{lane}: checkpoint {parent!r} was removed while a step from it was made; nothing was stored. Open the thread anew"
+                )
             if draft.expect_head:
                 self._refuse_conflict(view, lane, number, parent, id)
             before = None if own is None or own_number is None else view.live_checkpoint(number, own_number)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from ckptstore.errors import ReducerError
+from ckptstore.errors import InvalidArgumentError, ReducerError
 
 
 class _Unset:
@@ -69,7 +69,7 @@ class Channel(Protocol):
 
         Args:
             value: the value before, or `UNSET`.
-            writes: plain writes, oldest first, at least one; `Overwrite` and `UNSET` are dealt with outside.
+            writes: plain writes, oldest first; `Overwrite` and `UNSET` are dealt with outside.
         """
         ...
 
@@ -100,7 +100,7 @@ class _LastValue:
     whole = True
 
     def reduce(self, value: Any, writes: Sequence[Any]) -> Any:
-        return writes[-1]
+        return writes[-1] if writes else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +142,17 @@ class _Keyed:
         for write in writes:
             for item in _expected(self, write, list, []):
                 if isinstance(item, Mapping) and item.keys() == {_REMOVE}:
-                    items.pop(item[_REMOVE], None)
+                    items.pop(_hashable(item[_REMOVE]), None)
                 else:
                     items[self._key(item)] = item
         return list(items.values())
 
     def _key(self, item: Any) -> Any:
         try:
-            return item[self.key]
+            key = item[self.key]
         except (KeyError, TypeError, IndexError):
             raise ReducerError(f"an item of a keyed channel has no {self.key!r}: it is a {type(item).__name__}") from None
+        return _hashable(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,14 @@ class _Reduce:
                     f"reducer {self.name!r} failed on a write of type {type(write).__name__}: {type(error).__name__}: {error}"
                 ) from error
         return value
+
+
+def _hashable(key: Any) -> Any:
+    try:
+        hash(key)
+    except TypeError:
+        raise ReducerError(f"a key of a keyed channel is a {type(key).__name__}: a string or a number is needed") from None
+    return key
 
 
 def _expected(channel: Channel, value: Any, kind: type, empty: Any) -> Any:
@@ -204,6 +213,8 @@ def keyed(key: str = "id") -> Channel:
     Args:
         key: name of the entry that holds the key. `remove(key)` as an item takes one out.
     """
+    if not isinstance(key, str):
+        raise InvalidArgumentError(f"key={key!r}: a string is needed")
     return _Keyed(key)
 
 
@@ -215,6 +226,12 @@ def reduce(function: Callable[[Any, Any], Any], *, name: str | None = None) -> C
     Args:
         name: what to remember it by; the function's qualified name when None.
     """
+    if not callable(function):
+        raise InvalidArgumentError(f"function={function!r}: a callable is needed")
+    if name is None and not isinstance(getattr(function, "__qualname__", None), str):
+        raise InvalidArgumentError(f"name=None: {function!r} has no name of its own, so one is needed")
+    if name is not None and not isinstance(name, str):
+        raise InvalidArgumentError(f"name={name!r}: a string is needed")
     return _Reduce(function, name if name is not None else function.__qualname__)
 
 

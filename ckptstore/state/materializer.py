@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ckptstore.errors import MissingReducerError
+from ckptstore.errors import CheckpointLineageIntegrityError, MissingReducerError
 from ckptstore.lineage import reader
 from ckptstore.lineage.values import Values
 from ckptstore.model import LaneName, Typed
@@ -30,11 +30,14 @@ def materialize(
     reducers: Mapping[str, Reducer],
     loads: Loads,
     channels: Sequence[str] | None = None,
+    *,
+    strict: bool = False,
 ) -> dict[str, Any]:
     """The state at a checkpoint: for each channel the stored value, or the nearest one with the owned writes after it.
 
     Args:
         channels: only these; all that the checkpoint has when None.
+        strict: a channel that has to be rebuilt began with a stored value, as in native threads: without one, something is lost.
 
     Raises:
         MissingReducerError: a channel has to be rebuilt and nobody said how.
@@ -57,6 +60,10 @@ def materialize(
             state[name] = loads(values.typed(view, slot.value))
             continue
         history = histories[name]
+        if strict and history.seed is None:
+            raise CheckpointLineageIntegrityError(
+                f"{lane}: broken chain at checkpoint {record.id!r}: channel {name!r} has to be rebuilt, and no ancestor holds its value"
+            )
         seed = UNSET if history.seed is None else loads(history.seed)
         value = reducers[name](seed, [loads(write.value) for write in history.writes])
         if value is not UNSET:

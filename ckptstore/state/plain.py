@@ -27,6 +27,7 @@ class PlainSerde:
         Raises:
             TypeError, ValueError, OverflowError: it is not plain.
         """
+        _refuse_bytes_like(obj)
         return "msgpack", msgpack.packb(obj, strict_types=True, unicode_errors="surrogatepass")
 
     def loads_typed(self, data: Typed) -> Any:
@@ -51,3 +52,16 @@ def load_write(serde: Serde, typed: Typed) -> Any:
     if tag.startswith(_OVERWRITE):
         return Overwrite(serde.loads_typed((tag[len(_OVERWRITE) :], data)))
     return serde.loads_typed(typed)
+
+
+def _refuse_bytes_like(value: Any) -> None:
+    """msgpack takes a bytearray or a memoryview for bytes, and it would come back as these."""
+    if type(value) is list:
+        for item in value:
+            _refuse_bytes_like(item)
+    elif type(value) is dict:
+        for key, item in value.items():
+            _refuse_bytes_like(key)
+            _refuse_bytes_like(item)
+    elif isinstance(value, bytearray | memoryview):
+        raise TypeError(f"not a plain value: {type(value).__name__}")

@@ -9,7 +9,7 @@ Keys, big-endian so that byte order is number order (lane and checkpoint numbers
     t thread                   -> ref of its THREAD record, name hash16
     L thread ns-hash16         -> lane u32
     l lane                     -> thread u32, thread hash16, ns hash16, ref of its LANE record
-    s lane                     -> lane state: numbers given, checkpoints, head number, removals
+    s lane                     -> lane state: numbers given, checkpoints, head number, LSN that made it so, removals
     y lane                     -> msgpack list of the lanes whose records it reads (thread copies)
     I lane id-hash16           -> number u32                   given at the first mention of an id: put, write target or parent
     C lane number              -> checkpoint entry
@@ -65,7 +65,7 @@ _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _PAIR = struct.Struct(">II")
 _REF = struct.Struct(">QH")
-_STATE = struct.Struct(">IIII")
+_STATE = struct.Struct(">IIIQI")
 _PLACED = struct.Struct(">QHQ")
 _CHECKPOINT = struct.Struct(">QHQIQB6s")
 _WRITES = struct.Struct(">H6sBB8sQ")
@@ -133,6 +133,8 @@ class LaneState(NamedTuple):
     numbers: int = 0
     checkpoints: int = 0
     head: int = 0
+    head_since: int = 0
+    """LSN of what chose the head: a first put, a HEAD or a TOMBSTONE record."""
     removals: int = 0
     """How often checkpoints were removed or put again: as long as it stays, what was live is live."""
 
@@ -361,7 +363,10 @@ class Catalog:
             place = first_put or ref.lsn
             known = consumed_field(consumed_from(consumed, ref.lsn)) if own else consumed
             self._kv.put(b"O" + packed + _lsn_key(place), _U32.pack(number))
-            state = state._replace(checkpoints=state.checkpoints + 1, head=number)
+            state = state._replace(checkpoints=state.checkpoints + 1)
+            if place > state.head_since:
+                # Not so where compaction left only a later put, and the head was chosen between the two.
+                state = state._replace(head=number, head_since=place)
             if self._kv.get(b"f") is not None:
                 self._forget_late(lane, id_field)
         else:
@@ -447,10 +452,9 @@ class Catalog:
 
     def _apply_head(self, ref: Ref, fields: Sequence[Any]) -> None:
         lane, id_field, _fence = fields
-        number = self._number_of(lane, id_hash(id_field))
-        state = self.state(lane)
-        if number is not None:
-            self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(*state._replace(head=number)))
+        # Compaction may have left only a later put of the id.
+        number, state = self._numbered(lane, id_field, self.state(lane))
+        self._kv.put(b"s" + _U32.pack(lane), _STATE.pack(*state._replace(head=number, head_since=ref.lsn)))
 
     def _apply_tombstone(self, ref: Ref, fields: Sequence[Any]) -> None:
         scope, number, now_ms, hashes, dead, head, spent = fields
@@ -464,7 +468,7 @@ class Catalog:
             assert scope == LANE_SCOPE
             for parent, flat in spent:
                 self._spend(number, parent, flat)
-            self._remove_checkpoints(number, [hashes[at : at + 16] for at in range(0, len(hashes), 16)], head)
+            self._remove_checkpoints(ref.lsn, number, [hashes[at : at + 16] for at in range(0, len(hashes), 16)], head)
         for first, count in zip(dead[::2], dead[1::2], strict=True):
             for lsn in range(first, first + count):
                 self._kv.put(b"D" + _lsn_key(lsn), b"")
@@ -492,7 +496,7 @@ class Catalog:
         self._kv.delete(b"t" + packed)
         self._kv.delete(b"T" + hashed)
 
-    def _remove_checkpoints(self, lane: int, hashes: list[bytes], head_form: Any) -> None:
+    def _remove_checkpoints(self, lsn: int, lane: int, hashes: list[bytes], head_form: Any) -> None:
         packed = _U32.pack(lane)
         state = self.state(lane)
         count = state.checkpoints
@@ -511,12 +515,15 @@ class Catalog:
                 self._kv.delete(b"O" + packed + _lsn_key(entry.place))
                 if entry.parent:
                     self._kv.delete(b"K" + _PAIR.pack(lane, entry.parent) + _lsn_key(entry.place))
-                self._clear(b"W" + _PAIR.pack(lane, number))
-                self._clear(b"R" + _PAIR.pack(lane, number))
+            # Also where compaction left only what a survivor needs of it.
+            self._clear(b"W" + _PAIR.pack(lane, number))
+            self._clear(b"R" + _PAIR.pack(lane, number))
             parent = 0 if entry is None else entry.parent
             self._put_checkpoint(lane, number, Ref(0, 0), 0, parent, 0, _REMOVED, b"", [])
-        head = 0 if head_form is None else self._number_of(lane, id_hash(head_form)) or 0
-        self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head, state.removals + 1))
+        head = 0
+        if head_form is not None:
+            head, state = self._numbered(lane, head_form, state)
+        self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head, lsn, state.removals + 1))
 
     def _apply_meta(self, ref: Ref, fields: Sequence[Any]) -> None:
         for name, value in fields[0].items():

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from ckptstore.codec.compression import compress
@@ -28,6 +28,7 @@ from ckptstore.codec.records import (
     encode_patched_value,
     encode_value,
     history_refs,
+    id_hash,
     kept,
     writes_refs,
 )
@@ -49,8 +50,8 @@ _LATE_MS = 366 * 86_400_000
 def compact(storage: Storage, values: Values, least_dead: float, stop: Callable[[], bool] = lambda: False) -> Compaction:
     """Give the space of dead records back; see `Storage.compact`."""
     # Numbers are never reused, also when the records that gave them are gone.
-    storage.commit(_remember_numbers)
-    return storage.compact(lambda view: Liveness(storage, view, values), least_dead=least_dead, stop=stop)
+    told = storage.commit(_remember_numbers)
+    return storage.compact(lambda view: Liveness(storage, view, values, told), least_dead=least_dead, stop=stop)
 
 
 def _remember_numbers(view: View) -> list[Encoded]:
@@ -67,14 +68,17 @@ class _Anew(NamedTuple):
 class Liveness:
     """A survey of one view."""
 
-    def __init__(self, storage: Storage, view: View, values: Values) -> None:
+    def __init__(self, storage: Storage, view: View, values: Values, told: int) -> None:
         self._storage = storage
         self._values = values
+        self._told = told
+        """LSN of the record that remembers the numbers; the ones before say nothing more."""
         self._now = time.time_ns() // 1_000_000
         self._lanes: set[int] = set()
         self._live_lanes: set[int] = set()
         self._threads: set[int] = set()
-        self._heads: dict[int, set[bytes | str]] = {}
+        self._choices: set[int] = set()
+        """LSNs of what chose the heads of live lanes."""
         self._records: set[Ref] = set()
         """CHECKPOINT and HISTORY records that an index entry names."""
         self._direct: set[Ref] = set()
@@ -89,8 +93,13 @@ class Liveness:
             for lane in view.lanes(thread):
                 self._live_lanes.add(lane)
                 self._survey_lane(view, lane)
+        self._targets: set[tuple[int, bytes]] = set()
+        """(lane, name hash) of checkpoints, removed or not, that live batches were stored on."""
         for batch in self._batches:
-            self._direct.update(writes_refs(batch.lsn, view.entries(batch.lsn)[batch.ordinal]))
+            record = view.entries(batch.lsn)[batch.ordinal]
+            self._direct.update(writes_refs(batch.lsn, record))
+            lane, target = record[HEADER : HEADER + 2]
+            self._targets.add((lane, id_hash(target)))
         self._anew: dict[Ref, _Anew] = {}
         self._support: list[tuple[int, frozenset[Ref]]] = []
         """For each value that is to be encoded anew: its LSN, and what it rests on as long as it is not."""
@@ -103,6 +112,9 @@ class Liveness:
             self._related |= {lane, origin}
             self._lanes.add(origin)
             self._threads.add(thread)
+        state = view.state(lane)
+        if state.head:
+            self._choices.add(state.head_since)
         hashes = view.id_hashes(lane)
         for number in all_numbers(view, lane):
             entry = view.live_checkpoint(lane, number)
@@ -111,7 +123,6 @@ class Liveness:
                 continue
             self._records.add(entry.ref)
             record = view.entries(entry.ref.lsn)[entry.ref.ordinal]
-            self._heads.setdefault(lane, set()).add(record[HEADER + 1])
             self._direct.update(checkpoint_refs(entry.ref.lsn, record))
             parent = view.checkpoint(lane, entry.parent) if entry.parent else None
             if parent is not None and not entry.has_history:
@@ -184,27 +195,32 @@ class Liveness:
         if kind == Kind.COPY:
             return bool(fields[0] in self._live_lanes)
         if kind == Kind.HEAD:
-            return bool(fields[1] in self._heads.get(fields[0], ()))
+            return ref.lsn in self._choices
         if kind == Kind.TOMBSTONE:
-            return self._still_says_something(fields, oldest)
-        return kind == Kind.META
+            return self._still_says_something(ref.lsn, fields, oldest)
+        return kind == Kind.META and (ref.lsn >= self._told or fields[0].keys() != {"numbers"})
 
-    def _still_says_something(self, fields: Sequence[object], oldest: bool) -> bool:
+    def _still_says_something(self, lsn: int, fields: Sequence[Any], oldest: bool) -> bool:
         """Whether a tombstone is needed.
 
-        Of a lane: while records that it removed may be left, or a live checkpoint names one of its ids as parent and has no history
-        record: that walk has to know of a loss. Of a thread: while older records may be left, or late calls may name its ids.
+        Of a lane: while it says what the head is, records that it removed may be left, or batches that it marked; or while a live
+        checkpoint names one of its ids as parent and has no history record: that walk has to know of a loss. Of a thread: while older
+        records may be left, or late calls may name its ids.
         """
-        scope, number, when, hashes = fields[:4]
+        scope, number, when, hashes, _dead, _head, spent = fields
         if scope != THREAD_SCOPE:
-            assert isinstance(number, int)
-            assert isinstance(hashes, bytes)
             if number not in self._lanes:
                 return False
             names = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
-            # A copy is made again from its source by a rebuild, removed checkpoints included as long as either still holds them.
-            return not oldest or bool(names & self._bereft) or number in self._related
-        assert isinstance(when, int)
+            return (
+                not oldest
+                or lsn in self._choices
+                # A copy is made again from its source by a rebuild, removed checkpoints included as long as either still holds them.
+                or number in self._related
+                or not names.isdisjoint(self._bereft)
+                or any((number, name) in self._targets for name in names)
+                or any(Ref(*pair) in self._batches for _, flat in spent for pair in zip(flat[::2], flat[1::2], strict=True))
+            )
         return not oldest or number in self._threads or self._now - when < _LATE_MS
 
     def _encoded_anew(self, ref: Ref) -> Encoded:

@@ -11,6 +11,7 @@ segment that was named and not yet published is left out then, as readers leave 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -125,6 +126,12 @@ class Checked:
     def _void(self, present: _Present) -> set[int]:
         if present.view is not None and present.in_use:
             return void_in(self.log, present.view)
+        if present.view is not None and present.end is not None:
+            begun = {held.number for held in self.log.held if held.header is not None and held.header.base_lsn >= present.end.next_lsn}
+            begun.discard(present.end.segment)
+            if begun:
+                self.remarks.append(f"segments {sorted(begun)} were begun and not published: the next open moves them aside")
+            return begun
         if self.log.void:
             self.remarks.append(f"segments {sorted(self.log.void)} are replaced and not deleted yet: the next open does that")
         return set(self.log.void)
@@ -134,12 +141,19 @@ class Checked:
         assert held.header is not None
         replacing = bool(held.header.replaces)
         stop = None
-        if last and self._in_use and self._known_end is not None and self._known_end.segment == held.number:
-            # Behind the published end somebody may be writing right now.
-            stop = self._known_end.tail
+        end = held.size
+        if last and self.present is not None and self._known_end is not None and self._known_end.segment == held.number:
+            # Behind the published end somebody may be writing right now, or was killed before the index named the frame.
+            end = self._known_end.tail
+            if self._in_use:
+                stop = end
+            else:
+                self._remark_unpublished(held, end)
         durable = 0
         waiting: list[tuple[Piece, int]] = []
         for piece in self.log.pieces(held, stop):
+            if piece.location.offset >= end:
+                break
             self.log_bytes += piece.location.length
             header = piece.header
             if piece.frame is None or header is None:
@@ -169,6 +183,15 @@ class Checked:
                 return due
             self._report(waiting)
         return lsn
+
+    def _remark_unpublished(self, held: Held, stop: int) -> None:
+        """What stands behind the end that the index knows: the room that was made for frames to come is all zeros."""
+        behind = os.pread(held.fd, held.size - stop, stop).rstrip(b"\0")
+        if behind:
+            self.remarks.append(
+                f"segment {held.number}, offset {stop}: a torn tail of {len(behind)} bytes, which nobody was told was safe: "
+                "the next open cuts it"
+            )
 
     def _report(self, pieces: list[tuple[Piece, int]]) -> None:
         for piece, due in pieces:

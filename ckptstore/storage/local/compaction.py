@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.codec.records import VOID, Kind, checkpoint_refs, pack, value_facts, writes_refs
-from ckptstore.errors import LockTimeoutError, NoSpaceError
+from ckptstore.errors import CorruptionError, LockTimeoutError, NoSpaceError
 from ckptstore.model import Ref
 from ckptstore.storage import Compaction, Rewrite, Survey, View
 from ckptstore.storage.catalog import Kv
@@ -75,14 +75,21 @@ class Compactor:
             groups = self._groups(headers, dead, least_dead)
             before = sum(self._size(header) for group in groups for header in group)
             after = dropped = written = 0
+            damage: CorruptionError | None = None
             for group in groups:
-                done = None if stop() else self._compact(group, surveyed, end.next_lsn)
+                try:
+                    done = None if stop() else self._compact(group, surveyed, end.next_lsn)
+                except CorruptionError as error:
+                    # The group stays as it is; the others do not depend on it.
+                    damage, done = damage or error, None
                 if done is None:
                     after += sum(self._size(header) for header in group)
                     continue
                 written += 1
                 after += done[0]
                 dropped += done[1]
+            if damage is not None:
+                raise damage
             return Compaction(sum(map(len, groups)), written, before, after, dropped)
 
     @contextmanager
@@ -158,6 +165,9 @@ class Compactor:
             if written is None or not self._publish(written, group, surveyed):
                 self._vfs.unlink(temporary)
                 return None
+        except CorruptionError:
+            self._vfs.unlink(temporary)
+            raise
         except OSError as error:
             if self._vfs.exists(temporary):
                 self._vfs.unlink(temporary)
@@ -204,8 +214,10 @@ class Compactor:
             data = fmt.encode_segment_header(header)
             self._vfs.pwrite(fd, data, 0)
             offset, chain = len(data), header.salt
+            read: set[int] = set()
             for old in group:
                 for found in self._segments.scan(old.segment, old.length, old.salt):
+                    read.add(found.header.lsn)
                     records = rewrite(found.frame)
                     changed = (
                         changed
@@ -225,6 +237,7 @@ class Compactor:
                     locations[lsn] = Location(number, offset, len(frame))
                     kept.update(Ref(lsn, ordinal) for ordinal, record in enumerate(records) if record is not None)
                     offset += len(frame)
+            self._refuse_damage(group[0].base_lsn, end, read)
             if not changed:
                 return None
             self._vfs.point("compact:written")
@@ -233,6 +246,18 @@ class Compactor:
             self._vfs.close(fd)
         self._vfs.point("compact:synced")
         return _Written(header, locations, offset, frozenset(kept))
+
+    def _refuse_damage(self, first: int, end: int, read: set[int]) -> None:
+        """A scan ends at a bad frame: what stands behind it would be lost with the old segment."""
+        with self._index.read() as kv:
+            for lsn in range(first, end):
+                location = None if lsn in read else get_location(kv, lsn)
+                if location is not None:
+                    raise CorruptionError(
+                        f"{self._engine.layout.segment(location.segment)}: the frame of LSN {lsn} at offset {location.offset} cannot be "
+                        "read. This segment and its neighbours were not compacted, nothing was changed in them: `ckpt verify` says "
+                        "what is damaged, `ckpt salvage` copies what is not"
+                    )
 
     def _publish(self, written: _Written, group: list[fmt.SegmentHeader], surveyed: int) -> bool:
         """Name the new segment and let the index point into it; False where a later commit needs what fell away."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from ckptstore.storage import View
 from ckptstore.storage.local import format as fmt
-from ckptstore.storage.local.frames import get_location, put_end, put_location
+from ckptstore.storage.local.frames import get_location, publish, put_end, put_location
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
 from ckptstore.storage.local.recovery import End, replay, set_aside
@@ -39,6 +39,9 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
                         put_location(kv, lsn, location)
                     if end is not None:
                         put_end(kv, end)
+                        for header in headers:
+                            if header.replaces:
+                                publish(kv, header.segment)
                         for lsn in [lsn for lsn in catalog.dead() if get_location(kv, lsn) is None]:
                             catalog.drop_dead(lsn)  # compacted away already
             except IndexFullError:
