@@ -30,7 +30,7 @@ from langgraph.checkpoint.ckptstore.serialization import stamp_message_ids, unwr
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 import ckptstore
-from ckptstore import Store, StoredCheckpoint
+from ckptstore import RetentionPolicy, Store, StoredCheckpoint, Sweeper
 from ckptstore.errors import InvalidArgumentError, MissingConfigError
 from ckptstore.options import Durability, IndexKind, Mode
 from ckptstore.serde import dump
@@ -47,6 +47,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
     True
     """
 
+    _sweeper: Sweeper | None = None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -61,6 +63,7 @@ class CkptSaver(BaseCheckpointSaver[str]):
         drop_metadata: Sequence[str] = (),
         lock_timeout: float = 30.0,
         message_ids: bool = True,
+        retention: RetentionPolicy | None = None,
     ) -> None:
         """Open the store at `path`, creating it where there is none.
 
@@ -78,6 +81,7 @@ class CkptSaver(BaseCheckpointSaver[str]):
             drop_metadata: metadata keys never stored, as shell patterns: `("*token*", "api_key")`.
             lock_timeout: seconds to wait for a lock of the store, up to 3600.
             message_ids: give messages without an id one before they are logged.
+            retention: what to keep, applied in the background after every 64 puts (`ckptstore.Sweeper`); everything when None.
 
         Raises:
             InvalidArgumentError: names the argument, its value and the range.
@@ -89,6 +93,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
         for name, value in (("expect_head", expect_head), ("message_ids", message_ids)):
             if not isinstance(value, bool):
                 raise InvalidArgumentError(f"{name}={value!r}: True or False is needed")
+        if retention is not None and not isinstance(retention, RetentionPolicy):
+            raise InvalidArgumentError(f"retention={retention!r}: a ckptstore.RetentionPolicy is needed")
         store = ckptstore.open(
             path,
             durability=durability,
@@ -99,6 +105,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
             lock_timeout=lock_timeout,
         )
         self._setup(store, serde, expect_head, tuple(drop_metadata), message_ids)
+        if retention is not None and not read_only:
+            self._sweeper = store.sweeper(retention)
 
     def _setup(
         self, store: Store, serde: SerializerProtocol | None, expect_head: bool, drop: tuple[str, ...], message_ids: bool
@@ -132,6 +140,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
 
     def close(self) -> None:
         """Close the store; idempotent. Clones made by `with_allowlist` share it."""
+        if self._sweeper is not None:
+            self._sweeper.close()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -186,6 +196,8 @@ class CkptSaver(BaseCheckpointSaver[str]):
             run=run if isinstance(run, str) else None,
             expect_head=self._expect_head,
         )
+        if self._sweeper is not None:
+            self._sweeper.put(lane.thread)
         return {"configurable": {"thread_id": thread_id, "checkpoint_ns": lane.ns, "checkpoint_id": id}}
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
