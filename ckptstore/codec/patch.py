@@ -75,11 +75,12 @@ def diff(base: bytes, target: bytes, *, thorough: bool = True) -> bytes | None:
             copies = probed
             covered = sum(copy.length for copy in copies)
     fresh = _fresh(target, copies)
-    related = thorough and len(fresh) >= _BASED_FROM and _related(base, fresh)
-    if covered * 2 < min(len(base), len(target)) and not related:
+    searched = thorough and len(fresh) >= _BASED_FROM
+    spread = covered * 2 < min(len(base), len(target))
+    if spread and not (searched and _related(base, fresh)):
         return None  # stored whole it costs as little, and is compressed once instead of twice
     codec, body = compress(fresh)
-    if related and len(body) > len(target) // 16:
+    if searched and len(body) > len(target) // 16 and (spread or _related(base, fresh)):
         based = _Against(base).compress(fresh)
         if len(based) < len(body):
             codec, body = BASED, based
