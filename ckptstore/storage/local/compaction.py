@@ -255,8 +255,8 @@ class Compactor:
                 if location is not None:
                     raise CorruptionError(
                         f"{self._engine.layout.segment(location.segment)}: the frame of LSN {lsn} at offset {location.offset} cannot be "
-                        "read. This segment and its neighbours were not compacted, nothing was changed in them: `ckpt verify` says "
-                        "what is damaged, `ckpt salvage` copies what is not"
+                        "read. This segment and its neighbours were not compacted, nothing was changed in them: `ckpt verify` "
+                        "names all that is damaged"
                     )
 
     def _publish(self, written: _Written, group: list[fmt.SegmentHeader], surveyed: int) -> bool:
