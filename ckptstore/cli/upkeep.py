@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from ckptstore.cli.arguments import Json, LockTimeout, StorePath, Yes
-from ckptstore.cli.output import FINE, counted, print_facts, print_json, print_line, print_table, progress
-from ckptstore.inspect.changes import ChangeReport, compact_store, copy_of_thread, prune_to_heads, remove_threads
+from ckptstore.cli.arguments import Json, LockTimeout, StorePath, Yes, duration, size
+from ckptstore.cli.output import (
+    FINE,
+    PROBLEMS,
+    counted,
+    print_facts,
+    print_json,
+    print_line,
+    print_problems,
+    print_table,
+    progress,
+)
+from ckptstore.inspect.changes import ChangeReport, PruneReport, compact_store, copy_of_thread, prune_store, remove_threads
 
 
 def compact(
@@ -43,20 +53,74 @@ def prune(
     thread: Annotated[
         list[str] | None, typer.Option(metavar="ID", help="Only this thread; may be given again.", show_default="all")
     ] = None,
-    keep_last: Annotated[int, typer.Option(min=1, max=1, help="Checkpoints to keep of each namespace; so far 1, the head.")] = 1,
+    keep_last: Annotated[
+        int | None, typer.Option(metavar="N", help="Keep so many checkpoints of each branch, from its end.", show_default=False)
+    ] = None,
+    older_than: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Remove checkpoints older than this: 90m, 12h, 30d, 8w.", show_default=False)
+    ] = None,
+    idle: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Delete threads in which nothing happened for so long.", show_default=False)
+    ] = None,
+    max_bytes_per_thread: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Remove a thread's oldest checkpoints until it takes so much: 512K, 1G.", show_default=False
+        ),
+    ] = None,
+    max_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="Prune threads to their heads, longest idle first, until all take so much.", show_default=False
+        ),
+    ] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="Never touch this thread; may be given again.", show_default=False)
+    ] = None,
     yes: Yes = False,
     lock_timeout: LockTimeout = 30.0,
     json: Json = False,
 ) -> int:
-    """Remove all checkpoints but the heads. What the heads need of them is kept, so they read as before.
+    """Remove checkpoints by age, number or size. Those that stay read as before. Without --yes nothing is changed.
 
-    Other branches go, too: after a fork the head is on the newest one. Without --yes nothing is changed.
+    At least one limit is needed; each that is given removes what is beyond it. These stay, whatever the limits say: the head of each
+    namespace, what waits for a human or broke off, what these need, and pinned threads. Only --idle deletes threads whole.
     The bytes stay in the log until 'ckpt compact'.
     """
-    with progress("pruning", json) as told:
-        report = prune_to_heads(store, thread or (), do=yes, lock_timeout=lock_timeout, progress=told)
-    _print(report, "checkpoint", json)
-    return FINE
+    limits: dict[str, Any] = {"pinned": pin} if pin else {}
+    if keep_last is not None:
+        limits["keep_last"] = keep_last
+    for name, time in (("older_than", older_than), ("idle", idle)):
+        if time is not None:
+            limits[name] = duration(f"--{name.replace('_', '-')}", time)
+    for name, amount in (("max_bytes_per_thread", max_bytes_per_thread), ("max_bytes", max_bytes)):
+        if amount is not None:
+            limits[name] = size(f"--{name.replace('_', '-')}", amount)
+    with progress("pruning", json):
+        report = prune_store(store, limits, thread or (), do=yes, lock_timeout=lock_timeout)
+    if json:
+        print_json({**report._asdict(), "threads": [item._asdict() for item in report.threads]})
+    else:
+        _print_prune(report)
+    return PROBLEMS if report.unmet else FINE
+
+
+def _print_prune(report: PruneReport) -> None:
+    if report.threads:
+        print_table(
+            [("thread", False), ("would go" if report.dry_run else "removed", True), ("kept", True), ("bytes", True)],
+            [(item.thread, item.removed, item.kept, item.bytes) for item in report.threads],
+        )
+    deleted = f", {counted(report.deleted, 'thread')} whole" if report.deleted else ""
+    of = f"{counted(report.removed, 'checkpoint')} of {counted(len(report.threads), 'thread')}{deleted}"
+    if not report.threads:
+        print_line("nothing to remove")
+    elif report.dry_run:
+        given_back = "" if report.bytes is None else f", and give back about {report.bytes:,} bytes"
+        print_line(f"{of} would go{given_back}; nothing was changed: add --yes to do it")
+    else:
+        print_line(f"{of} removed")
+    print_problems(report.unmet)
 
 
 def rm(
@@ -82,7 +146,7 @@ def rm(
         report = remove_threads(
             store, threads, do=yes, erase=erase, with_copies=with_copies, lock_timeout=lock_timeout, progress=told
         )
-    _print(report, "checkpoint", json)
+    _print(report, json)
     return FINE
 
 
@@ -102,7 +166,7 @@ def copy(
     return FINE
 
 
-def _print(report: ChangeReport, thing: str, json: bool) -> None:
+def _print(report: ChangeReport, json: bool) -> None:
     if json:
         print_json({"done": report.done, "removed": report.removed, "threads": [change._asdict() for change in report.threads]})
         return
@@ -111,7 +175,7 @@ def _print(report: ChangeReport, thing: str, json: bool) -> None:
             [("thread", False), ("checkpoints", True), ("removed" if report.done else "would go", True)],
             [(change.thread, change.checkpoints, change.removed) for change in report.threads],
         )
-    of = f"{counted(report.removed, thing)} of {counted(len(report.threads), 'thread')}"
+    of = f"{counted(report.removed, 'checkpoint')} of {counted(len(report.threads), 'thread')}"
     if not report.threads:
         print_line("nothing to remove")
     elif report.done:

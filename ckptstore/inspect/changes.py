@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ckptstore.errors import InvalidArgumentError
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress, silent
 from ckptstore.inspect.refs import UnknownReferenceError
-from ckptstore.lineage.listing import list_threads, thread_name
+from ckptstore.lineage.listing import thread_name
 from ckptstore.lineage.reach import relatives
 from ckptstore.options import checked_options
 from ckptstore.storage import Compaction, View
@@ -21,6 +21,8 @@ from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.layout import Layout
 from ckptstore.store import Store, backup, restore
 from ckptstore.upkeep.erasure import CopiesRemainError
+from ckptstore.upkeep.retention import PruneReport as PruneReport
+from ckptstore.upkeep.retention import RetentionPolicy
 
 
 @contextmanager
@@ -79,42 +81,37 @@ class ChangeReport(NamedTuple):
         return sum(change.removed for change in self.threads)
 
 
-def prune_to_heads(
+def prune_store(
     path: str | os.PathLike[str],
+    limits: Mapping[str, Any],
     threads: Sequence[str] = (),
     *,
     do: bool = False,
     lock_timeout: float = 30.0,
-    progress: Progress = silent,
-) -> ChangeReport:
-    """Keep the head of each namespace and remove every other checkpoint; what the heads need of them is kept.
+) -> PruneReport:
+    """Remove the checkpoints that a retention policy lets go; every one that stays reads as before.
 
     Args:
-        threads: all of the store when empty.
+        limits: fields of `ckptstore.RetentionPolicy`; at least one besides `pinned`.
+        threads: only these; all of the store when empty.
         do: remove; else only say what would go.
         lock_timeout: seconds, see `opened`.
-        progress: told how many threads are done.
 
     Raises:
+        InvalidArgumentError: names the limit, its value and the range.
         UnknownReferenceError: a thread is not in the store. what `opened` raises.
     """
+    policy = RetentionPolicy(**limits)
+    if not policy.model_fields_set - {"pinned"}:
+        raise InvalidArgumentError("no limit is given: --keep-last, --older-than, --idle, --max-bytes or --max-bytes-per-thread")
     with opened(path, lock_timeout) as here:
-        names = list(threads) or [info.thread for info in list_threads(here.storage)]
-        plan = []
-        for name in names:
-            with here.storage.view() as view:
-                checkpoints, heads = _counts(view, name)
-            if checkpoints > heads:
-                plan.append(ThreadChange(name, checkpoints, checkpoints - heads))
-    if not do or not plan:
-        return ChangeReport(do, plan)
-    done = []
+        with here.storage.view() as view:
+            for name in threads:
+                _checkpoints(view, name)
+        if not do:
+            return here.store.prune(policy, threads=threads or None, dry_run=True)
     with opened_to_change(path, lock_timeout) as store:
-        for change in plan:
-            removed = store.prune(change.thread)
-            done.append(change._replace(removed=removed))
-            progress(len(done), len(plan))
-    return ChangeReport(True, done)
+        return store.prune(policy, threads=threads or None)
 
 
 def remove_threads(
@@ -149,14 +146,14 @@ def remove_threads(
     with opened(path, lock_timeout) as here, here.storage.view() as view:
         for name in named:
             if not erase:
-                _counts(view, name)
+                _checkpoints(view, name)
         sharing = sorted(_sharing(view, named)) if erase else []
         if sharing and not with_copies:
             raise CopiesRemainError(
                 f"{', '.join(map(repr, sharing))} share records with what is to be erased: --with-copies deletes them too"
             )
         everything = [name for name in (*named, *sharing) if view.thread(name) is not None]
-        plan = [ThreadChange(name, count := _counts(view, name)[0], count) for name in everything]
+        plan = [ThreadChange(name, count := _checkpoints(view, name), count) for name in everything]
     if do:
         with opened_to_change(path, lock_timeout) as store:
             for at, name in enumerate(named, start=1):
@@ -189,15 +186,14 @@ def copy_of_thread(path: str | os.PathLike[str], source: str, destination: str, 
         UnknownReferenceError: there is no such source. ThreadExistsError: the destination holds records. what `opened` raises.
     """
     with opened(path, lock_timeout) as here, here.storage.view() as view:
-        _counts(view, source)
+        _checkpoints(view, source)
     with opened_to_change(path, lock_timeout) as store:
         return store.copy(source, destination)
 
 
-def _counts(view: View, thread: str) -> tuple[int, int]:
-    """(checkpoints, namespaces with a head) of a thread."""
+def _checkpoints(view: View, thread: str) -> int:
+    """How many checkpoints a thread has."""
     number = view.thread(thread)
     if number is None:
         raise UnknownReferenceError(f"no thread {thread!r} in this store")
-    states = [view.state(lane) for lane in view.lanes(number)]
-    return sum(state.checkpoints for state in states), sum(1 for state in states if state.head and state.checkpoints)
+    return sum(view.state(lane).checkpoints for lane in view.lanes(number))

@@ -12,9 +12,12 @@ from typing import Any
 import pytest
 
 import ckptstore
+from ckptstore import channels
+from ckptstore.model import LaneName
 from tests.cli import agents
-from tests.cli.stores import put
-from tests.cli.test_table import contents
+from tests.cli.stores import encode, put
+from tests.cli.test_table import contents, one_line
+from tests.helpers import random_text
 
 
 def state(ckpt: Callable[..., Any], *arguments: object) -> Any:
@@ -28,22 +31,81 @@ def test_prune_says_what_would_go_then_does_it(ckpt: Callable[..., Any], tmp_pat
     path = tmp_path / "s"
     agents.fill(path)
     before, head = contents(path), state(ckpt, path, "chat")
-    planned = ckpt("prune", path)
+    planned = ckpt("prune", path, "--keep-last", 1)
     assert planned.code == 0
     assert "nothing was changed: add --yes" in planned.out
     assert contents(path) == before
-    plan = json.loads(ckpt("prune", path, "--json").out)
-    assert (plan["done"], list(plan)) == (False, ["done", "removed", "threads"])
-    done = json.loads(ckpt("prune", path, "--thread", "chat", "--yes", "--json").out)
-    assert done["done"]
-    assert done["removed"] == plan["removed"] > 10
-    assert (
-        done["threads"] == plan["threads"] == [{"thread": "chat", "checkpoints": plan["removed"] + 1, "removed": plan["removed"]}]
-    )
+    plan = json.loads(ckpt("prune", path, "--keep-last", 1, "--json").out)
+    assert list(plan) == ["threads", "removed", "deleted", "bytes", "unmet", "dry_run"]
+    assert list(plan["threads"][0]) == ["thread", "removed", "kept", "deleted", "bytes"]
+    assert plan["dry_run"]
+    done = json.loads(ckpt("prune", path, "--thread", "chat", "--keep-last", 1, "--yes", "--json").out)
+    assert not done["dry_run"]
+    assert done["removed"] == plan["removed"] > 5
+    left = json.loads(ckpt("log", path, "chat", "--json").out)
+    assert left["total"] == plan["threads"][0]["kept"]
     assert state(ckpt, path, "chat") == head
-    assert "nothing to remove" in ckpt("prune", path, "--yes").out
+    assert "nothing to remove" in ckpt("prune", path, "--keep-last", 1, "--yes").out
     assert ckpt("compact", path).code == 0
     assert state(ckpt, path, "chat") == head
+    assert ckpt("verify", path).code == 0
+
+
+def test_each_limit_reaches_the_policy(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    with ckptstore.open(path) as store:
+        for name in ("a", "b"):
+            thread = store.thread(name, schema={"items": channels.append()})
+            for _ in range(9):
+                thread.step({"items": [random_text(1000)]})
+
+    def removed(*arguments: object) -> dict[str, int]:
+        ran = ckpt("prune", path, *arguments, "--json")
+        assert ran.code == 0
+        return {item["thread"]: item["removed"] for item in json.loads(ran.out)["threads"]}
+
+    assert removed("--keep-last", 4) == {"a": 5, "b": 5}
+    assert removed("--keep-last", 4, "--thread", "b") == {"b": 5}
+    assert removed("--keep-last", 4, "--pin", "a") == {"b": 5}
+    assert removed("--older-than", "1w") == {}
+    assert removed("--idle", "1w") == {}
+    assert removed("--max-bytes-per-thread", "1G", "--max-bytes", "1G") == {}
+    assert removed("--max-bytes-per-thread", "20K") == removed("--max-bytes-per-thread", "20480")
+    assert removed("--max-bytes-per-thread", "4K", "--pin", "b").keys() == {"a"}
+    with ckptstore.open(path, durability="process") as store:
+        # As if written long ago: the times stand in the checkpoints.
+        for number in range(3):
+            put_at(store, "old", f"o{number}", f"o{number - 1}" if number else None)
+    assert removed("--older-than", "1w") == {"old": 2}
+    assert removed("--idle", "1w") == {"old": 3}
+    assert json.loads(ckpt("prune", path, "--idle", "1w", "--yes", "--json").out)["deleted"] == 1
+    assert [item["thread"] for item in json.loads(ckpt("threads", path, "--json").out)["threads"]] == ["a", "b"]
+
+
+def put_at(store: ckptstore.Store, thread: str, id: str, parent: str | None) -> None:
+    """A checkpoint of the year 2001."""
+    store.put_checkpoint(
+        LaneName(thread),
+        id,
+        parent,
+        skeleton={"ts": "2001-01-01T00:00:00+00:00"},
+        metadata={},
+        versions={"m": id},
+        values={"m": id},
+        changed={"m"},
+        encode=encode,
+    )
+
+
+def test_a_limit_that_cannot_be_met_is_said(ckpt: Callable[..., Any], folder: Path) -> None:
+    ran = ckpt("prune", folder, "--max-bytes", "1")
+    assert ran.code == 1
+    assert "problem: " in ran.out
+    assert json.loads(ckpt("prune", folder, "--max-bytes", "1", "--json").out)["unmet"]
+
+
+def test_a_thread_that_is_not_there(ckpt: Callable[..., Any], folder: Path) -> None:
+    one_line(ckpt("prune", folder, "--keep-last", 1, "--thread", "nobody", "--yes"), 3, "no thread 'nobody'")
 
 
 def test_r09_space_comes_back(ckpt: Callable[..., Any], tmp_path: Path) -> None:
@@ -81,7 +143,9 @@ def test_copy(ckpt: Callable[..., Any], tmp_path: Path) -> None:
     assert ckpt("copy", path, "nobody", "new").code == 3
 
 
-@pytest.mark.parametrize("command", [["compact"], ["prune", "--yes"], ["rm", "large", "--yes"], ["copy", "large", "new"]])
+@pytest.mark.parametrize(
+    "command", [["compact"], ["prune", "--keep-last", "1", "--yes"], ["rm", "large", "--yes"], ["copy", "large", "new"]]
+)
 def test_beside_an_application_that_writes(folder: Path, command: list[str]) -> None:
     with ckptstore.open(folder) as store:
         arguments = [command[0], str(folder), *command[1:]]
@@ -91,7 +155,7 @@ def test_beside_an_application_that_writes(folder: Path, command: list[str]) -> 
 
 
 def test_what_is_not_there_is_not_created(ckpt: Callable[..., Any], tmp_path: Path) -> None:
-    for command in (["compact"], ["prune", "--yes"], ["rm", "t", "--yes"], ["copy", "a", "b"]):
+    for command in (["compact"], ["prune", "--keep-last", "1", "--yes"], ["rm", "t", "--yes"], ["copy", "a", "b"]):
         assert ckpt(command[0], tmp_path / "new", *command[1:]).code == 3
     assert list(tmp_path.iterdir()) == []
 
