@@ -51,8 +51,9 @@ True
 ['hi', 'hello!']
 >>> store.close()
 
-What reads or writes the disk has an async twin with an `a` in front (docs/engine.md). Errors are in one tree under `CkptStoreError` (ckptstore.errors); rules of
-ownership for bindings are in ckptstore.ownership, serializers in ckptstore.serde, tools for your tests in ckptstore.testing.
+What reads or writes the disk has an async twin with an `a` in front (docs/engine.md). Errors are in one tree under `CkptStoreError`
+(ckptstore.errors); rules of ownership for bindings are in ckptstore.ownership, serializers in ckptstore.serde, tools for your tests in
+ckptstore.testing.
 """
 
 from ckptstore import channels, errors
