@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import ckptstore
 from tests.cli.stores import put
 from tests.cli.test_table import contents, one_line
@@ -53,7 +51,6 @@ def test_a_backup_is_not_laid_over_something_else(ckpt: Callable[..., Any], fold
     one_line(ckpt("backup", folder, folder / "inside"), 2, "outside the store")
 
 
-@pytest.mark.xfail(strict=True, reason="storage/local/backup.py makes its LOCK in a folder before it looks what else is in it")
 def test_a_folder_that_is_refused_is_left_as_it_is(ckpt: Callable[..., Any], folder: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("hello")

@@ -35,8 +35,8 @@ from ckptstore.storage.local.vfs import Vfs
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
 from tests.contract.calls import ids, open_at, put, values, write
 from tests.helpers import flip, frames
-from tests.upkeep.lives import Life, Move, lived, make, opened_life, told
-from tests.upkeep.test_compaction import STEADY, child
+from tests.upkeep.lives import Life, Move, lived, make, moves, opened_life, told
+from tests.upkeep.test_compaction import child
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 STEPS = ("backup:copied", "backup:grown", "backup:synced", "written:BACKUP.tmp", "renamed:BACKUP", "backup:counts", "backup:swept")
@@ -69,7 +69,7 @@ def bytes_of(path: Path) -> dict[str, bytes]:
 
 
 @FEW
-@given(STEADY, STEADY)
+@given(moves, moves)
 def test_a_restored_store_says_the_same(first: Sequence[Move], then: Sequence[Move]) -> None:
     """After more of a life and a compaction the backup is brought up to date, and says what the store says then."""
     with tempfile.TemporaryDirectory() as folder:

@@ -32,10 +32,6 @@ from tests.upkeep.lives import Life, Move, lived, make, moves, opened_life, told
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ROOT = Path(__file__).resolve().parents[2]
 
-# After a compaction an index that is built anew takes a checkpoint that was stored again, or a head that was set and is gone, for the
-# head: the tests below that are marked show it. Lives for the other tests are without those.
-STEADY = moves.map(lambda given: [move for move in given if move[0] not in ("again", "head")])
-
 
 def folder_bytes(path: Path) -> int:
     """What a folder takes on disk: LMDB's lock file is mostly a hole."""
@@ -62,7 +58,7 @@ def test_readers_see_no_difference(given: Sequence[Move]) -> None:
 
 
 @FEW
-@given(STEADY, STEADY)
+@given(moves, moves)
 def test_it_is_opened_rebuilt_written_to_and_compacted_again(first: Sequence[Move], then: Sequence[Move]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"

@@ -30,8 +30,8 @@ from ckptstore.testing.crashfs import CrashVfs, Image, write_image
 from tests.contract.calls import ids, open_at, put, values, write
 from tests.crash.programs import SEGMENT, UNSYNCED, opened
 from tests.helpers import concat, config, flip, frames, thread
-from tests.upkeep.lives import CHANNELS, Life, Move, lived, opened_life, told
-from tests.upkeep.test_compaction import STEADY, child, rebuilt
+from tests.upkeep.lives import CHANNELS, Life, Move, lived, moves, opened_life, told
+from tests.upkeep.test_compaction import child, rebuilt
 
 FEW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DAY = 86400
@@ -221,7 +221,7 @@ def each(store: Store) -> dict[tuple[LaneName, str], Any]:
 
 
 @FEW
-@given(STEADY, policies)
+@given(moves, policies)
 def test_everything_that_stays_reads_as_before(given: Sequence[Move], policy: RetentionPolicy) -> None:
     """Values, writes and the past of each channel: pruned, compacted, opened again with an index built anew."""
     with tempfile.TemporaryDirectory() as folder:

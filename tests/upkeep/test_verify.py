@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import msgpack
@@ -335,3 +337,30 @@ def test_a_store_without_its_lock(tmp_path: Path) -> None:
     report = ckptstore.verify(tmp_path / "store")
     assert (report.ok, report.checkpoints) == (True, 1)
     assert "LOCK" in report.index_state
+
+
+def test_a_store_that_may_only_be_read(tmp_path: Path) -> None:
+    """As on a medium that cannot be written: LOCK and segments are opened for reading."""
+    fill(tmp_path / "store")
+    opened_for_writing = []
+    real = os.open
+
+    def watching(path: Any, flags: int, *more: Any, **named: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR) and str(path).startswith(str(tmp_path / "store")):
+            opened_for_writing.append(path)
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return real(path, flags, *more, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "open", watching)
+        report = ckptstore.verify(tmp_path / "store")
+    assert (report.ok, report.index_state) == (True, "agrees")
+    # It was tried for LOCK alone, which tells who waits from whom.
+    assert {Path(path).name for path in opened_for_writing} == {"LOCK"}
+
+
+def test_a_segment_that_ends_before_the_end_that_is_known(tmp_path: Path) -> None:
+    fill(tmp_path / "store")
+    os.truncate(tmp_path / "store" / "segments" / f"{1:020d}.seg", 200)
+    report = ckptstore.verify(tmp_path / "store")
+    assert "are known to have been stored" in texts(report)

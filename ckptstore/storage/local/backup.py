@@ -111,6 +111,8 @@ def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS) -> BackupRep
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
         vfs.mkdir(destination)
+        # Before the lock is made, too: a folder that is refused stays as it is.
+        _old(destination)
         with _locked(destination / "LOCK", f"{destination} is being written by another backup"):
             old = _old(destination)
             vfs.mkdir(layout.segments)

@@ -127,7 +127,9 @@ class Checked:
         if present.view is not None and present.in_use:
             return void_in(self.log, present.view)
         if present.view is not None and present.end is not None:
-            begun = {held.number for held in self.log.held if held.header is not None and held.header.base_lsn >= present.end.next_lsn}
+            begun = {
+                held.number for held in self.log.held if held.header is not None and held.header.base_lsn >= present.end.next_lsn
+            }
             begun.discard(present.end.segment)
             if begun:
                 self.remarks.append(f"segments {sorted(begun)} were begun and not published: the next open moves them aside")
@@ -186,7 +188,7 @@ class Checked:
 
     def _remark_unpublished(self, held: Held, stop: int) -> None:
         """What stands behind the end that the index knows: the room that was made for frames to come is all zeros."""
-        behind = os.pread(held.fd, held.size - stop, stop).rstrip(b"\0")
+        behind = os.pread(held.fd, max(0, held.size - stop), stop).rstrip(b"\0")
         if behind:
             self.remarks.append(
                 f"segment {held.number}, offset {stop}: a torn tail of {len(behind)} bytes, which nobody was told was safe: "
@@ -328,7 +330,7 @@ def checked(path: Path, lock_timeout: float = 5.0) -> Iterator[Checked]:
 
 def _held(stack: ExitStack, path: Path, folder: Path, lock_timeout: float) -> tuple[Log, _Present]:
     layout = Layout(path)
-    lock = FolderLock(layout.lock, create=False) if layout.lock.exists() else None
+    lock = FolderLock(layout.lock, create=False, reading=True) if layout.lock.exists() else None
     if lock is None:
         log = stack.enter_context(_log(path))
         return log, _Present(None, None, False, "it has no LOCK file, so nobody ever opened it")

@@ -75,9 +75,9 @@ class _Lane:
         self._lane = lane
         self.ids = view.id_hashes(lane)
         self.places = [(place, self.ids.get(number)) for place, number in view.newest_first(lane)]
-        state = view.state(lane)
-        self.count = state.checkpoints
-        self.head = self.ids.get(state.head)
+        self.count = view.state(lane).checkpoints
+        head = view.head(lane)
+        self.head = None if head is None else self.ids.get(head.number)
         self.live: dict[bytes, CheckpointEntry] = {}
         self.writes: dict[bytes, list[Any]] = {}
         self.bereft: set[bytes] = set()
