@@ -48,13 +48,6 @@ reading = pytest.mark.parametrize("command", READING)
 changing = pytest.mark.parametrize("command", CHANGING)
 
 
-def known_fault(of: str, why: str) -> list[Any]:
-    """All commands, one of which is known to fail."""
-    return [
-        pytest.param(command, marks=[pytest.mark.xfail(strict=True, reason=why)] if command == of else []) for command in COMMANDS
-    ]
-
-
 def contents(folder: Path) -> dict[str, bytes | None]:
     """Everything in a folder but index/ and LOCK, byte by byte."""
     return {
