@@ -523,7 +523,9 @@ class Catalog:
         head = 0
         if head_form is not None:
             head, state = self._numbered(lane, head_form, state)
-        self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head, lsn, state.removals + 1))
+        # A head that stays was chosen before: compaction does not need the tombstone for it.
+        since = state.head_since if head == state.head else lsn
+        self._kv.put(b"s" + packed, _STATE.pack(state.numbers, count, head, since, state.removals + 1))
 
     def _apply_meta(self, ref: Ref, fields: Sequence[Any]) -> None:
         for name, value in fields[0].items():
