@@ -14,6 +14,8 @@ from ckptstore.model import LaneName, StoredCheckpoint, ThreadInfo, Typed
 from ckptstore.storage import Storage, View
 from ckptstore.storage.catalog import CheckpointEntry, LaneState
 
+# Threads listed in one view: it is closed before the caller goes on.
+_PORTION = 256
 _ROOT = name_hash("")
 
 
@@ -180,11 +182,10 @@ def list_threads(storage: Storage) -> Iterator[ThreadInfo]:
     """All threads that hold a checkpoint, oldest first. No value is read, so the cost does not depend on their size."""
     with storage.view() as view:
         numbers = view.threads()
-    for number in numbers:
+    for at in range(0, len(numbers), _PORTION):
         with storage.view() as view:
-            info = _thread_info(view, number) if view.has_thread(number) else None
-        if info is not None:
-            yield info
+            found = [_thread_info(view, number) for number in numbers[at : at + _PORTION] if view.has_thread(number)]
+        yield from (info for info in found if info is not None)
 
 
 def _thread_info(view: View, thread: int) -> ThreadInfo | None:
@@ -195,8 +196,10 @@ def _thread_info(view: View, thread: int) -> ThreadInfo | None:
             filled.append((lane, state))
     if not filled:
         return None
-    root = next((lane for lane, _ in filled if ns_name(view, lane) == ""), filled[-1][0])
-    head = view.head(root)
+    root, state = filled[-1]
+    if len(filled) > 1:
+        root, state = next(((lane, state) for lane, state in filled if ns_name(view, lane) == ""), filled[-1])
+    head = view.live_checkpoint(root, state.head) if state.head else None
     return ThreadInfo(
         thread_name(view, thread),
         sum(state.checkpoints for _, state in filled),
