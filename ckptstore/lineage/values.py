@@ -193,6 +193,9 @@ class Values:
         if base != near and (patch is None or len(patch.body) * 4 > len(raw)) and facts_of(view, near).frames <= _DEEP:
             # The skip base is far behind; where values change more than they grow, the nearest one is the better base.
             patch = _better(patch, self._against(view, raw, near, number=number, thorough=True))
+        if base != near and patch is not None and len(patch.body) * 8 > len(raw) and facts_of(view, near).frames >= MOST_FRAMES:
+            # At the bound of frames every later patch would go against one base and carry all since: begin a chain anew.
+            return None
         return patch
 
     def _against(self, view: View, raw: bytes, base: Ref, *, number: int, thorough: bool) -> _Patched | None:
