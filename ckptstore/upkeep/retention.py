@@ -426,7 +426,7 @@ class _Planner:
             lsns |= reachable(view, lane.number, without)
             for number, entry in lane.entries.items():
                 if number not in without and entry.parent in without and not entry.has_history:
-                    pasts = past(view, lane.number, entry, history_channels(view, lane.number, entry))
+                    pasts = past(view, lane.number, entry, history_channels(view, lane.number, entry), admit_loss=True)
                     seeds = [kept.seed for kept in pasts.values() if isinstance(kept.seed, Ref)]
                     batches = [ref for kept in pasts.values() for edge in kept.edges for group in edge for ref in group]
                     lsns |= closure(view, seeds, batches)
