@@ -69,10 +69,11 @@ from ckptstore.model import (
     ThreadInfo,
 )
 from ckptstore.options import StoreOptions
-from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, verify
+from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, salvage, verify
 from ckptstore.thread import Change, Checkpoint, Thread
 from ckptstore.upkeep.erasure import CopiesRemainError
 from ckptstore.upkeep.retention import PruneReport, RetentionPolicy, Sweeper, ThreadPrune
+from ckptstore.upkeep.salvage import SalvageReport
 from ckptstore.upkeep.verify import Problem, VerifyReport
 
 __version__ = "0.1.0"
@@ -92,6 +93,7 @@ __all__ = [
     "PruneReport",
     "RestoreReport",
     "RetentionPolicy",
+    "SalvageReport",
     "Source",
     "Store",
     "StoreExistsError",
@@ -107,5 +109,6 @@ __all__ = [
     "errors",
     "open",
     "restore",
+    "salvage",
     "verify",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,10 +26,13 @@ from ckptstore.storage.local import backup as local_backup
 from ckptstore.storage.local import checking, erasing
 from ckptstore.storage.local.backup import BackupReport, RestoreReport, StoreExistsError
 from ckptstore.storage.local.handle import LocalStorage
+from ckptstore.storage.local.vfs import OS
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
 from ckptstore.upkeep import compaction, erasure, removal, retention
 from ckptstore.upkeep.retention import PruneReport, RetentionPolicy, Sweeper
+from ckptstore.upkeep.salvage import SalvageReport
+from ckptstore.upkeep.salvage import salvage as save_what_is_whole
 from ckptstore.upkeep.verify import VerifyReport, verify_log, verify_view
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10
@@ -556,6 +560,44 @@ def verify(store: str | os.PathLike[str] | Store) -> VerifyReport:
         return verify_log(log)
 
 
+def salvage(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> SalvageReport:
+    """Make a new store out of what can still be read of a damaged one: every checkpoint, batch of writes and history that is whole.
+
+    What was lost stays an error for those who need it, never an empty value. Threads whose name is lost are called `found <number>`. If
+    records of a deletion are lost, and the index with them, what was deleted may come back. The damaged store is not changed.
+
+    Args:
+        path: the damaged store; nobody else should write to it meanwhile.
+        destination: where the new store is to be; missing, or an empty folder. There is nothing before all of it is durable.
+
+    Returns:
+        What was saved, what is wrong with the files, and what is lost.
+
+    Raises:
+        StoreExistsError: there is something at the destination.
+        StoreMissingError, NotAStoreError, FormatVersionError: there is nothing to read, or nothing that this version knows.
+        InvalidArgumentError, NoSpaceError, StorageIOError
+    """
+    source, folder = _folder("path", path), _folder("destination", destination)
+    if folder.is_relative_to(source):
+        raise InvalidArgumentError(f"destination={str(folder)!r}: a folder outside the store is needed")
+    if folder.exists() and (not folder.is_dir() or os.listdir(folder)):
+        raise StoreExistsError(f"{folder} exists: choose another folder, or move it away")
+    beside = folder.with_name(f".{folder.name}.salvaging")
+    with checking.checked(source, repair=True) as log:
+        shutil.rmtree(beside, ignore_errors=True)
+        options = StoreOptions(durability="process", max_value_bytes=1 << 30, auto_compact=False)
+        storage = LocalStorage(beside, options)
+        try:
+            report = save_what_is_whole(log, Commits(storage, options), storage)
+            storage.sync()
+        finally:
+            storage.close()
+    os.rename(beside, folder)
+    OS.sync_folder(folder.parent)
+    return report
+
+
 def backup(store: str | os.PathLike[str] | Store, destination: str | os.PathLike[str]) -> BackupReport:
     """Copy a store to a folder while it is in use: everything that was committed before the call, and nothing of what came after some
     moment in it.
@@ -617,5 +659,6 @@ __all__ = [
     "backup",
     "open",
     "restore",
+    "salvage",
     "verify",
 ]

@@ -273,7 +273,7 @@ class Checker:
         if self._owners is None:
             self._owners = dict(self._owned())
         owner = self._owners.get(lsn)
-        return problem if owner is None else self._of_lane(problem, owner[0], self._id(*owner))
+        return problem if owner is None else self._of_lane(problem, owner[0], self.id_of(*owner))
 
     def _owned(self) -> Iterator[tuple[int, tuple[int, int]]]:
         """LSN -> lane and number of the checkpoint whose records stand there."""
@@ -286,7 +286,7 @@ class Checker:
                     for batch in self._view.writes(lane, number):
                         yield batch.ref.lsn, (lane, number)
 
-    def _id(self, lane: int, number: int) -> str | None:
+    def id_of(self, lane: int, number: int) -> str | None:
         """A checkpoint's id, from its own record or from one that names it."""
         view = self._view
         entry = view.live_checkpoint(lane, number)
@@ -342,7 +342,7 @@ class Checker:
                 yield from self._batch(here, lane, number, batch, hashes)
             history = view.history(lane, number)
             if history is not None:
-                yield from self._history(here._replace(checkpoint=self._id(lane, number)), history)
+                yield from self._history(here._replace(checkpoint=self.id_of(lane, number)), history)
         self.checkpoints += len(live)
         self.orphans += orphans
         if orphans:
@@ -364,7 +364,7 @@ class Checker:
     def _checkpoint(self, here: Problem, lane: int, entry: CheckpointEntry, hashes: dict[int, bytes]) -> Iterator[Problem]:
         view = self._view
         ref = entry.ref
-        here = here._replace(lsn=ref.lsn, checkpoint=self._id(lane, entry.number))
+        here = here._replace(lsn=ref.lsn, checkpoint=self.id_of(lane, entry.number))
         try:
             frame = view.frame(ref.lsn)
             fields = frame.entry(ref, Kind.CHECKPOINT)
@@ -417,7 +417,7 @@ class Checker:
 
     def _batch(self, here: Problem, lane: int, number: int, batch: WritesEntry, hashes: dict[int, bytes]) -> Iterator[Problem]:
         ref = batch.ref
-        here = here._replace(lsn=ref.lsn, checkpoint=self._id(lane, number))
+        here = here._replace(lsn=ref.lsn, checkpoint=self.id_of(lane, number))
         fields = yield from self._writes(here, ref)
         if fields is None:
             return
@@ -479,9 +479,9 @@ class Checker:
             except CheckpointLineageIntegrityError:
                 pass  # a removed ancestor: remarked where it was removed
             except CorruptionError as error:
-                yield here._replace(text=f"its history cannot be walked: {error}", checkpoint=self._id(lane, number))
+                yield here._replace(text=f"its history cannot be walked: {error}", checkpoint=self.id_of(lane, number))
             except Exception as error:
-                yield here._replace(text=f"its history does not decode: {error}", checkpoint=self._id(lane, number))
+                yield here._replace(text=f"its history does not decode: {error}", checkpoint=self.id_of(lane, number))
 
     def _value(self, ref: Ref) -> str:
         """What is wrong with a value; empty when it reads as it was written. Each is read once."""

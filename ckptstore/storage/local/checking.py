@@ -21,7 +21,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from ckptstore.codec.records import Entry, hashed_entry, pack, unpack
+from ckptstore.codec.names import name_hash
+from ckptstore.codec.records import HEADER, Entry, Kind, encode_lane, encode_thread, hashed_entry, pack, unpack
 from ckptstore.errors import CkptStoreError, LockTimeoutError, StaleIndexError
 from ckptstore.options import StoreOptions
 from ckptstore.storage import View
@@ -41,6 +42,9 @@ from ckptstore.storage.local.segment import Location
 from ckptstore.storage.local.vfs import OS
 
 _CHUNK = 5000
+_OF_LANE = frozenset({Kind.CHECKPOINT, Kind.WRITES, Kind.HISTORY})
+# Numbers that no thread of the log has.
+_FIRST_FOUND = 1 << 31
 # How often a compaction may come in between before the index is left out of the comparison.
 _TRIES = 5
 
@@ -59,7 +63,7 @@ class _Present(NamedTuple):
 class Checked:
     """A log that was read from end to end."""
 
-    def __init__(self, log: Log, present: _Present, fresh: IndexEnv) -> None:
+    def __init__(self, log: Log, present: _Present, fresh: IndexEnv, repair: bool) -> None:
         self.log = log
         self.faults: list[Fault] = list(log.faults)
         self.remarks: list[str] = []
@@ -75,7 +79,7 @@ class Checked:
         self._view: HeldView | None = None
         self._known_end = present.end
         self._in_use = present.in_use
-        self._fold = _Fold(fresh, self.faults)
+        self._fold = _Fold(fresh, self.faults, repair)
         self._walk(present)
         self._fold.flush()
 
@@ -85,28 +89,29 @@ class Checked:
         return bool(self.faults)
 
     def _walk(self, present: _Present) -> None:
-        ordered = self.log.in_order(self._void(present))
+        void = self._void(present)
+        ordered = [(held.header.base_lsn, held) for held in self.log.in_order(void) if held.header is not None]
+        if self._fold.repair:
+            ordered = sorted([*ordered, *self.log.found_frames(void)])
         expected, after_gap = 1, False
-        for number, held in enumerate(ordered):
-            header = held.header
-            assert header is not None
-            if header.base_lsn > expected:
+        for number, (base, held) in enumerate(ordered):
+            if base > expected:
                 self.faults.append(
                     Fault(
-                        f"segment {held.number} begins at LSN {header.base_lsn}, the log before it ends at LSN {expected - 1}: a "
-                        "segment is missing",
+                        f"segment {held.number} begins at LSN {base}, the log before it ends at LSN {expected - 1}: a segment is missing",
                         held.number,
                         0,
                         expected,
                     )
                 )
                 after_gap = True
-            elif header.base_lsn < expected:
+            elif base < expected:
                 self.faults.append(
-                    Fault(f"segment {held.number} begins at LSN {header.base_lsn}, which another segment holds too", held.number, 0)
+                    Fault(f"segment {held.number} begins at LSN {base}, which another segment holds too", held.number, 0)
                 )
             last = number == len(ordered) - 1
-            expected = max(expected, header.end_lsn, self._segment(held, header.base_lsn, last))
+            covered = 0 if held.header is None else held.header.end_lsn
+            expected = max(expected, covered, self._segment(held, base, last))
             self.segments += 1
         self.end_lsn = expected
         known = self._known_end
@@ -119,9 +124,9 @@ class Checked:
                     expected,
                 )
             )
-        for held, following in pairwise(ordered):
-            assert following.header is not None
-            self._check_hint(held, following.header.base_lsn)
+        for (_, held), (following, _) in pairwise(ordered):
+            if held.header is not None:
+                self._check_hint(held, following)
 
     def _void(self, present: _Present) -> set[int]:
         if present.view is not None and present.in_use:
@@ -140,8 +145,7 @@ class Checked:
 
     def _segment(self, held: Held, lsn: int, last: bool) -> int:
         """Check one segment; the LSN after its last good frame."""
-        assert held.header is not None
-        replacing = bool(held.header.replaces)
+        replacing = held.header is None or bool(held.header.replaces)
         stop = None
         end = held.size
         if last and self.present is not None and self._known_end is not None and self._known_end.segment == held.number:
@@ -244,6 +248,10 @@ class Checked:
         """The directory of a bad frame, where that is good."""
         return next((piece.entries for piece in self.bad if piece.header is not None and piece.header.lsn == lsn), None)
 
+    def late(self) -> dict[bytes, int]:
+        """Hashes of ids that thread deletions removed -> unix time in ms, from whatever index says most."""
+        return {key[1:]: int.from_bytes(value, "big") for key, value in self.best_view().kv.scan(b"X")}
+
     def fresh(self) -> HeldView:
         """The index built from the files, in a view that is open as long as this is."""
         if self._view is None:
@@ -259,9 +267,10 @@ def unpacked_hint(entries: list[Entry]) -> bytes:
 class _Fold:
     """Builds an index of whatever frames are there. A frame that cannot be applied, because one before it is lost, is a fault."""
 
-    def __init__(self, index: IndexEnv, faults: list[Fault]) -> None:
+    def __init__(self, index: IndexEnv, faults: list[Fault], repair: bool) -> None:
         self._index = index
         self._faults = faults
+        self.repair = repair
         self._waiting: list[tuple[int, Location, list[Entry]]] = []
         self._reading = ExitStack()
 
@@ -291,6 +300,8 @@ class _Fold:
                 with self._index.write() as kv:
                     catalog = Catalog(kv)
                     for lsn, location, entries in items:
+                        if self.repair:
+                            _introduce(catalog, entries)
                         catalog.apply(lsn, entries)
                         put_location(kv, lsn, location)
                 return True
@@ -306,13 +317,27 @@ class _Fold:
         self._reading.close()
 
 
+def _introduce(catalog: Catalog, entries: list[Entry]) -> None:
+    """Give a lane whose own record is lost a thread of its own, so that what it holds can be reached; LSN 0 stands for no record."""
+    here = {entry[HEADER] for entry in entries if entry[0] == Kind.LANE}
+    for entry in entries:
+        if entry[0] in _OF_LANE and entry[HEADER] not in here and catalog.address(entry[HEADER]) is None:
+            lane: int = entry[HEADER]
+            thread = _FIRST_FOUND + lane
+            name = f"found {lane}"
+            catalog.apply(
+                0, [encode_thread(thread, name_hash(name), name).entry(), encode_lane(lane, name_hash(""), thread, "").entry()]
+            )
+
+
 @contextmanager
-def checked(path: Path, lock_timeout: float = 5.0) -> Iterator[Checked]:
+def checked(path: Path, lock_timeout: float = 5.0, *, repair: bool = False) -> Iterator[Checked]:
     """Read a whole store from its files, and its index beside it.
 
     Args:
         path: the folder, resolved.
         lock_timeout: seconds to wait for a process that opens or recovers the store.
+        repair: put records whose namespace is lost into threads of their own, in the index that is built from the files.
 
     Raises:
         StoreMissingError, NotAStoreError, FormatVersionError: there is nothing to read, or nothing that this version knows.
@@ -323,7 +348,7 @@ def checked(path: Path, lock_timeout: float = 5.0) -> Iterator[Checked]:
         log, present = _held(stack, path, folder, lock_timeout)
         index = LmdbIndex(folder / "fresh")
         stack.callback(index.close)
-        done = Checked(log, present, index)
+        done = Checked(log, present, index, repair)
         stack.callback(done._fold.close)
         yield done
 

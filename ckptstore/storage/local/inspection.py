@@ -97,6 +97,8 @@ class Log:
             raise NotAStoreError(f"{root} holds no store")
         self.identity = self._identity()
         self.held: list[Held] = []
+        self.headless: set[int] = set()
+        """Segments whose header is damaged; those that belong elsewhere are not among them."""
         try:
             self._hold()
         except BaseException:
@@ -142,6 +144,7 @@ class Log:
             raise FormatVersionError(f"{held.path}: {error}") from None
         except CorruptionError as error:
             self.faults.append(Fault(f"{held.path}: {error}", held.number, 0))
+            self.headless.add(held.number)
             return None
         why = ""
         if header.segment != held.number:
@@ -170,6 +173,16 @@ class Log:
         """Segments with a good header by base LSN, without those in `void`."""
         found = [(held.header.base_lsn, held) for held in self.held if held.header is not None and held.number not in void]
         return [held for _, held in sorted(found)]
+
+    def found_frames(self, void: frozenset[int] | set[int]) -> list[tuple[int, Held]]:
+        """Segments without a good header in which frames are found all the same, with the LSN of the first."""
+        found = []
+        for held in self.held:
+            if held.number in self.headless - void:
+                first = next((piece.frame.lsn for piece in self.pieces(held) if piece.frame is not None), None)
+                if first is not None:
+                    found.append((first, held))
+        return found
 
     def pieces(self, held: Held, stop: int | None = None) -> Iterator[Piece]:
         """Everything in a segment, in file order. Zeros at the end are nothing.
