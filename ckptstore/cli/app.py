@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from ckptstore.cli import backup, diff, doctor, inspect, log, show, threads, upkeep, verify, writes
+from ckptstore.cli import backup, diff, doctor, inspect, log, salvage, show, threads, upkeep, verify, writes
 from ckptstore.cli.output import FINE, PROBLEMS, REFUSED, USAGE, printable
 from ckptstore.errors import CheckpointLineageError, CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 
@@ -35,6 +35,7 @@ app.command("prune")(upkeep.prune)
 app.command("rm")(upkeep.rm)
 app.command("copy")(upkeep.copy)
 app.command("verify")(verify.verify)
+app.command("salvage")(salvage.salvage)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)

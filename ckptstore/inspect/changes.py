@@ -19,10 +19,11 @@ from ckptstore.storage import Compaction, View
 from ckptstore.storage.local.backup import BackupReport, RestoreReport
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.layout import Layout
-from ckptstore.store import Store, backup, restore
+from ckptstore.store import Store, backup, restore, salvage
 from ckptstore.upkeep.erasure import CopiesRemainError
 from ckptstore.upkeep.retention import PruneReport as PruneReport
 from ckptstore.upkeep.retention import RetentionPolicy
+from ckptstore.upkeep.salvage import SalvageReport
 
 
 @contextmanager
@@ -54,6 +55,11 @@ def compact_store(path: str | os.PathLike[str], *, least_dead: float = 0.0, lock
 def backup_store(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> BackupReport:
     """Bring a backup up to date, or make one; see `ckptstore.backup`."""
     return backup(path, destination)
+
+
+def salvage_store(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> SalvageReport:
+    """Make a store out of what is whole of a damaged one; see `ckptstore.salvage`."""
+    return salvage(path, destination)
 
 
 def restore_store(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> RestoreReport:
