@@ -68,6 +68,30 @@ def test_a_picture_of_a_damaged_log_is_not_shared_with_who_wants_to_write(tmp_pa
     assert _log(path) == before
 
 
+@pytest.mark.parametrize("index", INDEXES)
+def test_looking_alone_deletes_nothing_that_a_kill_left_behind(tmp_path: Path, index: str) -> None:
+    """Half of a segment, and a segment that a compaction replaced: both are there afterwards, and the next writer sweeps them."""
+    path = tmp_path / "s"
+    with open_at(path, index=index, segment_bytes=4096, auto_compact=False) as store:
+        for number in range(20):
+            put(store, f"{number:02}", None, {"m": "x" * 500})
+        old = {file: file.read_bytes() for file in (path / "segments").glob("*.seg")}
+        store.prune("t")
+        store.compact()
+    (path / "segments" / f"{99:020d}.seg.tmp").write_bytes(b"half")
+    gone = next(file for file in sorted(old) if not file.exists())
+    gone.write_bytes(old[gone])
+    before = _log(path)
+    with ckptstore.open(path, read_only=True) as store:
+        assert ids(store) == ["19"]
+    assert _log(path) == before
+    assert [file.read_bytes() for file in (path / "segments").glob("*.tmp")] == [b"half"]
+    with open_at(path) as store:
+        assert ids(store) == ["19"]
+        assert not gone.exists()
+        assert not list((path / "segments").glob("*.tmp"))
+
+
 @pytest.mark.xfail(strict=True, reason="Opening._join: a picture leaves nothing to join, so the next look waits for its close")
 def test_two_may_look_at_a_damaged_log_at_once(tmp_path: Path) -> None:
     path = tmp_path / "s"

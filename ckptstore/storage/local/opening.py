@@ -183,7 +183,7 @@ class _Opening:
             return
         layout.index.mkdir(exist_ok=True)
         self._choose_kind()
-        headers, unfinished = recovery.sweep(self.segments)
+        headers, unfinished = recovery.sweep(self.segments, read_only=self.options.read_only)
         if not headers:
             raise CorruptionError(f"{layout.segments} holds no segment, but STORE exists: restore a backup")
         poisoned = vfs.exists(layout.poison)

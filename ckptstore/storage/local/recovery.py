@@ -31,8 +31,8 @@ class End(NamedTuple):
     chain: int
 
 
-def sweep(segments: Segments) -> tuple[list[fmt.SegmentHeader], bool]:
-    """Check all segment headers; delete temporary files and replaced segments.
+def sweep(segments: Segments, *, read_only: bool = False) -> tuple[list[fmt.SegmentHeader], bool]:
+    """Check all segment headers; delete temporary files and replaced segments, or with `read_only` only leave the latter out.
 
     Deleting is safe at any time: a segment that lists others is complete and durable before it gets its name.
 
@@ -41,14 +41,15 @@ def sweep(segments: Segments) -> tuple[list[fmt.SegmentHeader], bool]:
     """
     vfs, layout = segments.vfs, segments.layout
     for name in vfs.listdir(layout.segments):
-        if name.endswith(".tmp"):
+        if name.endswith(".tmp") and not read_only:
             vfs.unlink(layout.segments / name)
     headers = {number: segments.header(number) for number in segments.numbers()}
     replaced = {old for header in headers.values() for old in header.replaces} & headers.keys()
     for number in sorted(replaced):
-        _delete(segments, number)
+        if not read_only:
+            _delete(segments, number)
         del headers[number]
-    if replaced:
+    if replaced and not read_only:
         vfs.sync_folder(layout.segments)
     return sorted(headers.values(), key=lambda header: header.base_lsn), bool(replaced)
 
