@@ -28,7 +28,17 @@ def own_locks(owner: LockOwner) -> None:
     _owners.add(owner)
 
 
+def process_id() -> int:
+    """The pid of this process, without a system call: a store asks at each call whether it was forked since."""
+    return _pid
+
+
+_pid = os.getpid()
+
+
 def _in_child() -> None:
+    global _pid
+    _pid = os.getpid()
     for owner in list(_owners):
         owner.new_locks()
 

@@ -6,12 +6,13 @@ back for the time of a commit, which is short, and runs them behind it. Other th
 
 from __future__ import annotations
 
+import _signal  # the functions without the enums that `signal` wraps around them: those cost more than all of the rest
 import signal
 import threading
 from types import FrameType
 from typing import Any
 
-_HELD_BACK = (signal.SIGINT, signal.SIGTERM)
+_HELD_BACK = (int(signal.SIGINT), int(signal.SIGTERM))
 
 
 class HoldBack:
@@ -21,21 +22,21 @@ class HoldBack:
 
     def __enter__(self) -> None:
         self._noted: list[tuple[int, FrameType | None]] = []
-        self._handlers: list[tuple[signal.Signals, Any]] = []
+        self._handlers: list[tuple[int, Any]] = []
         if threading.current_thread() is not threading.main_thread():
             return
         for number in _HELD_BACK:
-            handler = signal.getsignal(number)
+            handler = _signal.getsignal(number)
             if callable(handler):
                 self._handlers.append((number, handler))
-                signal.signal(number, self._note)
+                _signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._noted.append((number, frame))
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         for number, handler in self._handlers:
-            signal.signal(number, handler)
+            _signal.signal(number, handler)
         for noted, frame in self._noted:
             for number, handler in self._handlers:
                 if number == noted:

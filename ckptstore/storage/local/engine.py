@@ -41,6 +41,7 @@ from ckptstore.errors import (
     StoreClosedError,
     StorePoisonedError,
 )
+from ckptstore.forks import process_id
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Compaction, Frame, Resolve, StorageStats, Survey, View
 from ckptstore.storage.catalog import Kv
@@ -123,7 +124,7 @@ class Engine:
     """An open store folder in this process."""
 
     def __init__(self, root: Path, options: StoreOptions, vfs: Vfs, forked: bool) -> None:
-        self.pid = os.getpid()
+        self.pid = process_id()
         self.layout = Layout(root)
         self.vfs = vfs
         self.options = options
@@ -134,6 +135,7 @@ class Engine:
         self._lock, self.identity, self.segments, self._index, self._page, self._epoch, self._published, self._private = opened
         self._closed = False
         self._session_began = False
+        self._tail_is_clear = False
         self._appended = False
         self._sealed: int | None = None
         self._extent = (0, 0)
@@ -246,6 +248,7 @@ class Engine:
             if self._closed and not leaving:
                 raise StoreClosedError(f"{self.layout.root} was closed while this call waited: nothing of it was kept")
             if died:
+                self._tail_is_clear = False
                 self._after_death()
             if self._page.poisoned:
                 raise StorePoisonedError(
@@ -301,9 +304,8 @@ class Engine:
                     end = self._rotate(end)
                     begun = end.segment
                 fd = self.segments.fd(end.segment)
-                if vfs.pread(fd, 1, end.tail) not in _NOTHING:
-                    # A writer died between append and publish. Left in place, the end of its frame could outlive a shorter one.
-                    self.activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)
+                if not self._tail_is_clear:
+                    self._clear_tail(fd, end)
                 entries = [list(record.entry()) for record in batch]
                 bodies = b"".join([record.body for record in batch])
                 frame, crc = fmt.encode_frame(end.chain, end.next_lsn, self._page.durable, pack(entries), bodies)
@@ -337,6 +339,15 @@ class Engine:
         self.activity.appended_bytes += len(frame)
         self._sealed = sealed if sealed is not None else self._sealed
         return lsn, end.segment
+
+    def _clear_tail(self, fd: int, end: End) -> None:
+        """Cut what a writer left behind that died between append and publish: the end of its frame could outlive a shorter one.
+
+        Asked once, and again after each holder of the lock that died: one that lives cuts what it does not publish, or poisons.
+        """
+        if self.vfs.pread(fd, 1, end.tail) not in _NOTHING:
+            self.activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)
+        self._tail_is_clear = True
 
     def _is_full(self, end: End, batch: list[Encoded]) -> bool:
         size = sum(len(record.body) for record in batch)

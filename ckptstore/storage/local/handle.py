@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ckptstore.activity import Activity
 from ckptstore.errors import IndexUnusableError, ReadOnlyError, StoreClosedError
+from ckptstore.forks import process_id
 from ckptstore.interrupts import HoldBack
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Compaction, Resolve, StorageStats, Survey, View
@@ -62,7 +63,7 @@ def _acquire(root: Path, options: StoreOptions, vfs: Vfs) -> Engine:
 
 
 def _release(engine: Engine) -> None:
-    if engine.pid != os.getpid():
+    if engine.pid != process_id():
         return
     with _table_lock:
         engine.handles -= 1
@@ -77,7 +78,7 @@ def _release(engine: Engine) -> None:
 def _close_all() -> None:
     """A store nobody closed: make it durable and leave in order, without waiting long for anybody."""
     for engine in list(_table.values()):
-        if engine.pid == os.getpid():
+        if engine.pid == process_id():
             with contextlib.suppress(Exception):
                 engine.close(_AT_EXIT)
 
@@ -118,9 +119,9 @@ class LocalStorage:
     def _live(self) -> Engine:
         if self._closed:
             raise StoreClosedError(f"{self.path} is closed: open it again")
-        if self._engine.pid != os.getpid():
+        if self._engine.pid != process_id():
             with _table_lock:
-                if self._engine.pid != os.getpid():
+                if self._engine.pid != process_id():
                     self._finalizer.detach()
                     self._attach()
         return self._engine
