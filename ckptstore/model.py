@@ -6,7 +6,7 @@ References name a record by (LSN of its frame, ordinal inside the frame), never 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -110,7 +110,7 @@ class WritesRecord(NamedTuple):
     target: str
     task_id: str
     task_path: str
-    writes: Sequence[WriteEntry]
+    writes: tuple[WriteEntry, ...]
 
 
 class PendingWrite(NamedTuple):

@@ -412,7 +412,7 @@ def decode_writes(ref: Ref, entry: Entry, raw: bytes) -> WritesRecord:
         if stored is None:
             raise CorruptionError(f"a write at LSN {ref.lsn} has no value")
         writes.append(WriteEntry(idx, channel, stored))
-    return WritesRecord(ref, entry[HEADER], id_text(entry[HEADER + 1]), id_text(task_id), task_path, writes)
+    return WritesRecord(ref, entry[HEADER], id_text(entry[HEADER + 1]), id_text(task_id), task_path, tuple(writes))
 
 
 def writes_mask(entry: Entry) -> int:

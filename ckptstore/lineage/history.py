@@ -6,7 +6,8 @@ LangGraph contract does (an id never stored, a true root, a loop), and raises wh
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple
 
 from ckptstore.codec.names import channel_bit
@@ -15,7 +16,6 @@ from ckptstore.codec.records import (
     HistoryEdge,
     Kind,
     decode_history,
-    decode_writes,
     writes_mask,
 )
 from ckptstore.errors import CheckpointLineageIntegrityError
@@ -23,6 +23,8 @@ from ckptstore.lineage.ownership import read_record
 from ckptstore.model import Ref, Typed, WritesRecord
 from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
+
+_NO_BATCHES = HistoryEdge((), (), ())
 
 
 class WriteItem(NamedTuple):
@@ -34,8 +36,7 @@ class WriteItem(NamedTuple):
 
 def read_writes(view: View, ref: Ref) -> WritesRecord:
     """A writes record from the log."""
-    frame = view.frame(ref.lsn)
-    return decode_writes(ref, frame.entry(ref, Kind.WRITES), frame.raw(ref.ordinal))
+    return view.frame(ref.lsn).batch(ref)
 
 
 def read_history(view: View, ref: Ref) -> dict[str, ChannelPast]:
@@ -178,7 +179,8 @@ def _collect_edge(
     consumed = child.consumed
     if not (consumed.every or consumed.newest or consumed.first):
         return
-    masks = {ref: writes_mask(view.frame(ref.lsn).entry(ref, Kind.WRITES)) for ref in consumed.refs()}
+    every, newest, first, _ = consumed
+    masks = {ref: writes_mask(view.frame(ref.lsn).entry(ref, Kind.WRITES)) for ref in (*every, *newest, *first)}
     unchanged: Collection[str] = ()
     if consumed.gated:
         # Two stored facts: every superstep moves the version of each channel it wrote, so an equal version on both ends says
@@ -195,49 +197,46 @@ def _collect_edge(
     for channel in open_channels:
         bit = channel_bit(channel)
         edge = HistoryEdge(
-            tuple(ref for ref in consumed.every if masks[ref] & bit),
-            tuple(ref for ref in consumed.newest if masks[ref] & bit),
-            () if channel in unchanged else tuple(ref for ref in consumed.first if masks[ref] & bit),
+            every and tuple([ref for ref in every if masks[ref] & bit]),
+            newest and tuple([ref for ref in newest if masks[ref] & bit]),
+            () if channel in unchanged else first and tuple([ref for ref in first if masks[ref] & bit]),
         )
-        if edge.every or edge.newest or edge.first:
+        if edge != _NO_BATCHES:
             edges[channel].append(edge)
 
 
-def edge_writes(channel: str, edge: HistoryEdge, read: dict[Ref, WritesRecord]) -> Iterator[WriteItem]:
+def edge_writes(channel: str, edge: HistoryEdge, read: Mapping[Ref, WritesRecord]) -> list[WriteItem]:
     """The writes of one channel on one edge, in the order live execution applied them: (task_path, task_id, idx).
 
     Args:
         read: the batches of the edge, already read.
     """
-    items: list[tuple[tuple[str, str, int, int], WriteItem]] = []
-
-    def add(record: WritesRecord, order: int) -> None:
+    items: list[tuple[str, str, int, int, Ref | Typed]] = []
+    own: set[str] = set()
+    newest = {read[ref].task_id: ref for ref in sorted(edge.newest)} if edge.newest else {}
+    for ref in (*edge.every, *newest.values()):
+        record = read[ref]
+        own.add(record.task_id)
         for idx, name, value in record.writes:
             if name == channel and idx >= 0:
-                items.append(((record.task_path, record.task_id, order, idx), WriteItem(record.task_id, value)))
-
-    own = set()
-    for ref in edge.every:
-        own.add(read[ref].task_id)
-        add(read[ref], ref.lsn)
-    newest: dict[str, WritesRecord] = {}
-    for ref in sorted(edge.newest):
-        newest[read[ref].task_id] = read[ref]
-    for task, record in newest.items():
-        own.add(task)
-        add(record, record.ref.lsn)
+                items.append((record.task_path, record.task_id, ref.lsn, idx, value))
     seen: set[tuple[str, int]] = set()
     for ref in sorted(edge.first):
         record = read[ref]
-        if record.task_id in own:
+        task = record.task_id
+        if task in own:
             continue
         for idx, name, value in record.writes:
-            if idx >= 0 and (record.task_id, idx) not in seen:
-                seen.add((record.task_id, idx))
+            if idx >= 0 and (task, idx) not in seen:
+                seen.add((task, idx))
                 if name == channel:
-                    items.append(((record.task_path, record.task_id, 0, idx), WriteItem(record.task_id, value)))
-    items.sort(key=lambda item: item[0])
-    return (item for _, item in items)
+                    items.append((record.task_path, task, 0, idx, value))
+    if len(items) > 1:
+        items.sort(key=_REPLAY_ORDER)
+    return [WriteItem(item[1], item[4]) for item in items]
+
+
+_REPLAY_ORDER = itemgetter(0, 1, 2, 3)
 
 
 def history_channels(view: View, lane: int, start: CheckpointEntry) -> list[str]:

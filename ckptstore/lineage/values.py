@@ -22,7 +22,6 @@ from ckptstore.codec.records import (
     Encoded,
     Kind,
     ValueFacts,
-    decode_writes,
     encode_patched_value,
     encode_value,
     value_facts,
@@ -149,9 +148,7 @@ class Values:
         return b"".join(pieces)
 
     def _folded(self, view: View, ref: Ref, depth: int) -> Iterable[bytes]:
-        frame = view.frame(ref.lsn)
-        record = decode_writes(ref, frame.entry(ref, Kind.WRITES), frame.raw(ref.ordinal))
-        for idx, _, value in record.writes:
+        for idx, _, value in view.frame(ref.lsn).batch(ref).writes:
             if idx >= 0:
                 raw = self._base(view, value, depth) if isinstance(value, Ref) else value[1]
                 yield raw[container_header(raw) :]

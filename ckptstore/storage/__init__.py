@@ -11,16 +11,20 @@ from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
 from ckptstore.activity import Activity
-from ckptstore.codec.records import Encoded, Entry, decode_body
+from ckptstore.codec.records import Encoded, Entry, Kind, decode_body, decode_writes
 from ckptstore.errors import StaleIndexError
-from ckptstore.model import Ref
+from ckptstore.model import Ref, WritesRecord
 from ckptstore.storage.catalog import Catalog
 
 
 class Frame:
-    """A verified frame: its directory, and its bodies on demand. Immutable; safe to share between threads."""
+    """A verified frame: its directory, and its bodies on demand. Safe to share between threads.
 
-    __slots__ = ("_bodies", "_starts", "entries", "lsn", "size")
+    Immutable for whoever reads it. A batch of writes is kept decoded once it was read: the history of a channel reads each batch on its
+    path again at every call.
+    """
+
+    __slots__ = ("_batches", "_bodies", "_starts", "entries", "lsn", "size")
 
     def __init__(self, lsn: int, entries: list[Entry], bodies: bytes) -> None:
         self.lsn = lsn
@@ -31,7 +35,9 @@ class Frame:
             starts.append(at)
             at += entry[2]
         self._starts = starts
-        self.size = len(bodies) + 64 * len(entries) + 200
+        self._batches: dict[int, WritesRecord] = {}
+        decoded = sum(entry[3] + 500 for entry in entries if entry[0] == Kind.WRITES)
+        self.size = len(bodies) + 64 * len(entries) + 200 + decoded
 
     def stored(self, ordinal: int) -> bytes:
         """The body of one record as it is stored."""
@@ -42,6 +48,14 @@ class Frame:
     def raw(self, ordinal: int) -> bytes:
         """The body of one record, decompressed."""
         return decode_body(self.entries[ordinal], self.stored(ordinal))
+
+    def batch(self, ref: Ref) -> WritesRecord:
+        """The batch of writes that a reference names."""
+        record = self._batches.get(ref.ordinal)
+        if record is None:
+            record = decode_writes(ref, self.entry(ref, Kind.WRITES), self.raw(ref.ordinal))
+            self._batches[ref.ordinal] = record
+        return record
 
     def entry(self, ref: Ref, kind: int) -> Entry:
         """The directory entry a reference names, checked to be of the kind the caller expects."""

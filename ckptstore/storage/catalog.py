@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
@@ -226,22 +227,7 @@ class Catalog:
     def checkpoint(self, lane: int, number: int) -> CheckpointEntry | None:
         """The entry of a number, removed ones included; None when nothing was ever put under it."""
         value = self._kv.get(b"C" + _PAIR.pack(lane, number))
-        if value is None:
-            return None
-        lsn, ordinal, place, parent, mask, flags, token = _CHECKPOINT.unpack_from(value)
-        tail = value[_CHECKPOINT.size :]
-        return CheckpointEntry(
-            number,
-            Ref(lsn, ordinal),
-            place,
-            parent,
-            mask,
-            _SOURCES[flags & _SOURCE],
-            token.rstrip(b"\0"),
-            bool(flags & _REMOVED),
-            bool(flags & _HAS_HISTORY),
-            consumed_from(msgpack.unpackb(tail)) if tail else Consumed(),
-        )
+        return None if value is None else _checkpoint_entry(number, value)
 
     def live_ref(self, lane: int, id: str) -> tuple[int | None, Ref | None]:
         """(number of an id, where its record stands): the cheap half of `live_checkpoint`, for comparing."""
@@ -564,6 +550,25 @@ class Catalog:
 
 _PREFIXES = (b"C", b"D", b"I", b"K", b"L", b"O", b"R", b"T", b"V", b"W", b"X", b"f", b"l", b"m", b"n", b"s", b"t", b"y")
 _FLAGS_AT = struct.calcsize(">QHQIQ")
+
+
+# A walk along a lineage decodes the same entries at each call, and they change rarely.
+@lru_cache(maxsize=4096)
+def _checkpoint_entry(number: int, value: bytes) -> CheckpointEntry:
+    lsn, ordinal, place, parent, mask, flags, token = _CHECKPOINT.unpack_from(value)
+    tail = value[_CHECKPOINT.size :]
+    return CheckpointEntry(
+        number,
+        Ref(lsn, ordinal),
+        place,
+        parent,
+        mask,
+        _SOURCES[flags & _SOURCE],
+        token.rstrip(b"\0"),
+        bool(flags & _REMOVED),
+        bool(flags & _HAS_HISTORY),
+        consumed_from(msgpack.unpackb(tail)) if tail else Consumed(),
+    )
 
 
 def _number(value: bytes) -> int:

@@ -392,7 +392,7 @@ class _Salvage:
     def _whole(self, record: WritesRecord) -> WritesRecord:
         """A batch with its values in place of references, all of them read."""
         return record._replace(
-            writes=[WriteEntry(idx, channel, self._values.typed(self._view, value)) for idx, channel, value in record.writes]
+            writes=tuple(WriteEntry(idx, channel, self._values.typed(self._view, value)) for idx, channel, value in record.writes)
         )
 
     def _batch(self, lane: _Lane, number: int, batch: WritesEntry) -> None:
