@@ -151,6 +151,28 @@ def test_another_answer_at_390_turns(tmp_path: Path, schema: Any) -> None:
     assert (on_disk(tmp_path / "s") - before) / 10 <= 8_000
 
 
+def test_where_every_answer_is_made_again_a_turn_costs_the_same(tmp_path: Path) -> None:
+    """Each turn begins a branch, with a snapshot of all messages that folds what was written since the one before."""
+    rng = random.Random(6)
+
+    def answer(state: Any) -> dict[str, Any]:
+        return {"messages": [AIMessage(say(rng), id=f"a{rng.randrange(1 << 40)}")]}
+
+    builder: Any = StateGraph(Delta)
+    builder.add_node("answer", answer)
+    builder.add_edge(START, "answer")
+    sizes = []
+    with opened(tmp_path / "s") as saver:
+        graph = builder.compile(checkpointer=saver)
+        for turn in range(120):
+            graph.invoke({"messages": [HumanMessage(say(rng), id=f"q{turn}")]}, CONFIG)
+            waiting = next(state.config for state in graph.get_state_history(CONFIG, limit=3) if state.next)
+            graph.invoke(None, waiting)
+            sizes.append(saver._store.stats().log_bytes)
+        assert len(graph.get_state(CONFIG).values["messages"]) == 2 * 120
+    assert sizes[119] - sizes[59] < 1.3 * (sizes[59] - sizes[0])
+
+
 def test_five_edits_of_a_thread_of_500_kb(tmp_path: Path) -> None:
     rng = random.Random(4)
     with opened(tmp_path / "s") as saver:

@@ -41,6 +41,8 @@ _SMALLEST = 512
 # A chain of nearest bases may not use up the depth that skip-deltas need.
 _DEEP = MOST_FRAMES // 2
 _MOST_COMPARED = 6
+# A patch this long may have a better base than the next of its chain.
+_LONG = 1024
 # A base in another channel begins a new chain, which needs depth of its own.
 _SHALLOW = MOST_FRAMES // 4
 
@@ -175,7 +177,10 @@ class Values:
                     if facts_of(view, ref).frames <= _SHALLOW:
                         patch = _better(patch, self._against(view, raw, ref, number=0, thorough=False))
             if choice.folds and _poor(patch, raw):
-                patch = _better(patch, self._against_folds(view, raw, choice))
+                fold = self._against_folds(view, raw, choice)
+                # A fold takes the frames of all that it folds: where it leaves no room for a chain, the next version pays for a new one.
+                if fold is not None and (fold.frames <= _DEEP or patch is None or patch.cost() - fold.cost() > len(raw) // 16):
+                    patch = _better(patch, fold)
         if patch is None:
             return encode_value(typed, crc, *compress(raw))
         if len(patch.body) * 8 > len(raw):
@@ -190,9 +195,10 @@ class Values:
         if base != near and (patch is None or len(patch.body) * 4 > len(raw)) and facts_of(view, near).frames <= _DEEP:
             # The skip base is far behind; where values change more than they grow, the nearest one is the better base.
             patch = _better(patch, self._against(view, raw, near, number=number, thorough=True))
-        if base != near and patch is not None and len(patch.body) * 8 > len(raw) and facts_of(view, near).frames >= MOST_FRAMES:
-            # At the bound of frames every later patch would go against one base and carry all since: begin a chain anew.
-            return None
+        if facts_of(view, near).frames >= MOST_FRAMES and (patch is None or len(patch.body) > max(_LONG, len(raw) // 64)):
+            # At the bound of frames every later patch goes against one base and carries all since. Go back to a base that leaves
+            # room for a new chain: that costs once what 2 ** (MOST_FRAMES - _DEEP) versions need not carry.
+            return self._against(view, raw, shallow_base(view, near), number=0, thorough=True)
         return patch
 
     def _against(self, view: View, raw: bytes, base: Ref, *, number: int, thorough: bool) -> _Patched | None:
@@ -243,7 +249,7 @@ def _better(left: _Patched | None, right: _Patched | None) -> _Patched | None:
 
 def _poor(patch: _Patched | None, raw: bytes) -> bool:
     """Whether it is worth to look further: nothing found, or more than a few items and an eighth of the value are new."""
-    return patch is None or (len(patch.body) > 256 and len(patch.body) * 8 > len(raw)) or len(patch.body) > 1024
+    return patch is None or (len(patch.body) > 256 and len(patch.body) * 8 > len(raw)) or len(patch.body) > _LONG
 
 
 def facts_of(view: View, ref: Ref) -> ValueFacts:
@@ -252,6 +258,16 @@ def facts_of(view: View, ref: Ref) -> ValueFacts:
     if entry[0] != Kind.VALUE:
         raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not a value: run `ckpt verify`")
     return value_facts(ref.lsn, entry)
+
+
+def shallow_base(view: View, near: Ref) -> Ref:
+    """The nearest value on the chain of `near` that leaves half of the frames of a read to those based on it."""
+    base = near
+    facts = facts_of(view, base)
+    while facts.frames > _DEEP and facts.bases:
+        base = facts.bases[0]
+        facts = facts_of(view, base)
+    return base
 
 
 def next_in_chain(view: View, near: Ref) -> tuple[int, Ref]:
