@@ -210,6 +210,10 @@ class Commits:
         raws: list[tuple[int, str | None, bytes]] = []
         with self._storage.view() as view:
             spot = self._placer.spot(view, draft.lane, draft.parent, known.parent_table)
+            if known.parent is not None and (spot.at is None or spot.at.ref != known.parent):
+                # Removed or put again since its table was kept: what that names may be compacted away.
+                self._forget(draft.lane, draft.id, draft.parent)
+                raise _Moved
             for channel, typed in waiting.items():
                 place = self._placer.place(view, spot, channel, typed, self._same(view, known, channel), fresh)
                 table[channel] = Slot(table[channel].version, place)

@@ -323,3 +323,13 @@ def test_writes_on_a_removed_checkpoint_stay_removed(tmp_path: Path) -> None:
     with rebuilt(path) as store:
         put(store, "a", None, {"n": 3})
         assert pending(store, "a") == []
+
+
+def test_a_put_on_a_parent_that_was_removed_and_compacted_away(tmp_path: Path) -> None:
+    """The handle that stored the parent remembers its table, which names values that are gone."""
+    with open_at(tmp_path / "store") as store:
+        put(store, "1", None, {"m": "text " * 300}, run="r")
+        store.delete_for_runs(["r"])
+        store.compact()
+        put(store, "2", "1", {"m": "other " * 300})
+        assert values(store) == {"m": "other " * 300}
