@@ -123,15 +123,16 @@ def apply(base: bytes, patch: bytes, length: int) -> bytes:
             raise CorruptionError("the new bytes of a patch have the wrong length")
     else:
         fresh = decompress(codec, reader.rest(), fresh_length)
-    pieces, at, total = [], 0, fresh_length
+    pieces: list[memoryview] = []
+    new, old = memoryview(fresh), memoryview(base)
+    at, total = 0, fresh_length
     for fresh_part, offset, copied in copies:
         total += copied
         if at + fresh_part > fresh_length or offset + copied > len(base) or total > length:
             raise CorruptionError("a patch reaches outside its base")
-        pieces.append(fresh[at : at + fresh_part])
-        pieces.append(base[offset : offset + copied])
+        pieces += (new[at : at + fresh_part], old[offset : offset + copied])
         at += fresh_part
-    pieces.append(fresh[at:])
+    pieces.append(new[at:])
     return b"".join(pieces)
 
 

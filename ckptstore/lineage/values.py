@@ -195,11 +195,13 @@ class Values:
         if base != near and (patch is None or len(patch.body) * 4 > len(raw)) and facts_of(view, near).frames <= _DEEP:
             # The skip base is far behind; where values change more than they grow, the nearest one is the better base.
             patch = _better(patch, self._against(view, raw, near, number=number, thorough=True))
-        if facts_of(view, near).frames >= MOST_FRAMES and (patch is None or len(patch.body) > max(_LONG, len(raw) // 64)):
-            # At the bound of frames every later patch goes against one base and carries all since. Go back to a base that leaves
-            # room for a new chain: that costs once what 2 ** (MOST_FRAMES - _DEEP) versions need not carry.
-            return self._against(view, raw, shallow_base(view, near), number=0, thorough=True)
-        return patch
+        if patch is None or facts_of(view, near).frames < MOST_FRAMES:
+            return patch
+        # At the bound of frames every later patch goes against one base and carries all since. Unless that base leaves room for a
+        # chain, go back to one that does: it costs once what 2 ** (MOST_FRAMES - _DEEP) versions need not carry.
+        if len(patch.body) > max(_LONG, len(raw) // 64) and facts_of(view, base).frames > _DEEP:
+            patch = self._against(view, raw, shallow_base(view, near), number=0, thorough=True)
+        return None if patch is not None and len(patch.body) * 8 > len(raw) else patch
 
     def _against(self, view: View, raw: bytes, base: Ref, *, number: int, thorough: bool) -> _Patched | None:
         frames = facts_of(view, base).frames + 1
