@@ -420,6 +420,11 @@ def writes_mask(entry: Entry) -> int:
     return int(entry[HEADER + 5])
 
 
+def writes_task(entry: Entry) -> bytes:
+    """The hash of the task of a WRITES entry."""
+    return bytes(entry[HEADER + 4])
+
+
 def writes_refs(lsn: int, entry: Entry) -> tuple[Ref, ...]:
     """The values a WRITES entry references."""
     return _refs(entry[HEADER + 8], lsn)

@@ -17,14 +17,13 @@ from ckptstore.codec.records import (
     Kind,
     decode_history,
     writes_mask,
+    writes_task,
 )
 from ckptstore.errors import CheckpointLineageIntegrityError
 from ckptstore.lineage.ownership import read_record
 from ckptstore.model import Ref, Typed, WritesRecord
 from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
-
-_NO_BATCHES = HistoryEdge((), (), ())
 
 
 class WriteItem(NamedTuple):
@@ -180,7 +179,7 @@ def _collect_edge(
     if not (consumed.every or consumed.newest or consumed.first):
         return
     every, newest, first, _ = consumed
-    masks = {ref: writes_mask(view.frame(ref.lsn).entry(ref, Kind.WRITES)) for ref in (*every, *newest, *first)}
+    entries = {ref: view.frame(ref.lsn).entry(ref, Kind.WRITES) for ref in (*every, *newest, *first)}
     unchanged: Collection[str] = ()
     if consumed.gated:
         # Two stored facts: every superstep moves the version of each channel it wrote, so an equal version on both ends says
@@ -194,14 +193,27 @@ def _collect_edge(
             and before[channel].version is not None
             and before[channel].version == after[channel].version
         }
+    if len(entries) == 1:  # nearly always
+        (mask,) = map(writes_mask, entries.values())
+        for channel in open_channels:
+            if mask & channel_bit(channel) and not (first and channel in unchanged):
+                edges[channel].append(HistoryEdge(every, newest, first))
+        return
+    masks = {ref: writes_mask(entry) for ref, entry in entries.items()}
+    tasks = {ref: writes_task(entry) for ref, entry in entries.items()}
+    # A batch that does not touch a channel still says that an older one of its task does not count, or not its idx.
+    own = {tasks[ref] for ref in (*every, *newest)}
+    newest = tuple({tasks[ref]: ref for ref in sorted(newest)}.values())
+    first = tuple(ref for ref in first if tasks[ref] not in own)
     for channel in open_channels:
         bit = channel_bit(channel)
+        touching = () if channel in unchanged else {tasks[ref] for ref in first if masks[ref] & bit}
         edge = HistoryEdge(
-            every and tuple([ref for ref in every if masks[ref] & bit]),
-            newest and tuple([ref for ref in newest if masks[ref] & bit]),
-            () if channel in unchanged else first and tuple([ref for ref in first if masks[ref] & bit]),
+            tuple(ref for ref in every if masks[ref] & bit),
+            tuple(ref for ref in newest if masks[ref] & bit),
+            tuple(ref for ref in first if tasks[ref] in touching),
         )
-        if edge != _NO_BATCHES:
+        if edge.every or edge.newest or edge.first:
             edges[channel].append(edge)
 
 

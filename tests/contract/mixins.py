@@ -445,6 +445,27 @@ class Ownership:
         put(store, "1", "0", token=A6, rule=of_token(A6))
         assert history(store, "1") == (None, ["b1"])
 
+    def test_the_newest_batch_of_a_task_counts_alone_though_it_writes_another_channel(self, store: Store) -> None:
+        put(store, "0")
+        write(store, "0", "a", task="k", token=A6)
+        write(store, "0", "b", task="k", channel="n", token=A6)
+        put(store, "1", "0", {}, versions={"m": 1, "n": 1}, token=A6, rule=of_token(A6))
+        put(store, "2", "1", {}, versions={"m": 2, "n": 2})
+        for _ in range(2):
+            assert (history(store, "2", "m"), history(store, "2", "n")) == ((None, []), (None, ["b"]))
+            store.prune("t")
+
+    def test_of_others_batches_the_first_write_of_an_idx_counts_though_it_is_of_another_channel(self, store: Store) -> None:
+        put(store, "0")
+        write(store, "0", "shown", task="k")
+        write(store, "0", "hidden", "shown too", task="k", channel="n")
+        assert pending(store) == [("k", "m", "shown"), ("k", "n", "shown too")]
+        put(store, "1", "0", {}, versions={"m": 1, "n": 1})
+        put(store, "2", "1", {}, versions={"m": 2, "n": 2})
+        for _ in range(2):
+            assert (history(store, "2", "m"), history(store, "2", "n")) == ((None, ["shown"]), (None, ["shown too"]))
+            store.prune("t")
+
     def test_of_an_update_every_batch_counts(self, store: Store) -> None:
         put(store, "0")
         for value in ("p", "q"):
