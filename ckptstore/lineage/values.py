@@ -178,8 +178,8 @@ class Values:
                         patch = _better(patch, self._against(view, raw, ref, number=0, thorough=False))
             if choice.folds and _poor(patch, raw):
                 fold = self._against_folds(view, raw, choice)
-                # A fold takes the frames of all that it folds: where it leaves no room for a chain, the next version pays for a new one.
-                if fold is not None and (fold.frames <= _DEEP or patch is None or patch.cost() - fold.cost() > len(raw) // 16):
+                # A fold takes the frames of all that it folds. Where it leaves no room for a chain, the next version pays for a new one.
+                if fold is not None and (fold.frames <= _DEEP or patch is None or patch.cost() * 2 > len(raw)):
                     patch = _better(patch, fold)
         if patch is None:
             return encode_value(typed, crc, *compress(raw))
