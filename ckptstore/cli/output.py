@@ -9,10 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.progress import Progress as Bar
-
 from ckptstore.inspect.progress import Progress
 
 FINE = 0
@@ -61,6 +57,10 @@ def progress(what: str, json: bool) -> Iterator[Progress]:
     if json or not sys.stderr.isatty():
         yield lambda done, total: None
         return
+    # Imported when it is needed: a tenth of a short command's time.
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
     bar = Bar(console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=None)
     timer = threading.Timer(_PATIENCE, bar.start)
@@ -89,16 +89,24 @@ def print_table(columns: Sequence[tuple[str, bool]], rows: Iterable[Sequence[str
         rows: cells; numbers are grouped by thousands, None is shown as a dash.
     """
     # Not rich's table: laying out 100,000 rows takes it ten seconds.
-    cells = [[title for title, _ in columns], *([_cell(cell) for cell in row] for row in rows)]
-    widths = [max(cell_len(row[at]) for row in cells) for at in range(len(columns))]
-    lines = []
-    for row in cells:
-        padded = []
-        for cell, width, (_, numeric) in zip(row, widths, columns, strict=True):
-            space = " " * (width - (len(cell) if cell.isascii() else cell_len(cell)))
-            padded.append(space + cell if numeric else cell + space)
-        lines.append("  ".join(padded).rstrip())
-    print("\n".join(lines))
+    rows = list(rows)
+    padded = []
+    for at, (title, numeric) in enumerate(columns):
+        cells = [title, *[_cell(row[at]) for row in rows]]
+        widths = [len(cell) if cell.isascii() else _cells_of_terminal(cell) for cell in cells]
+        width = max(widths)
+        if numeric:
+            padded.append([" " * (width - own) + cell for cell, own in zip(cells, widths, strict=True)])
+        else:
+            padded.append([cell + " " * (width - own) for cell, own in zip(cells, widths, strict=True)])
+    print("\n".join(["  ".join(row).rstrip() for row in zip(*padded, strict=True)]))
+
+
+def _cells_of_terminal(text: str) -> int:
+    """How wide a terminal shows it: some characters take two cells, some none."""
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def _cell(cell: str | int | None) -> str:

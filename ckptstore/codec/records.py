@@ -74,7 +74,7 @@ def pack(value: Any) -> bytes:
     return cast(bytes, msgpack.packb(value, unicode_errors="surrogatepass"))
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes | memoryview) -> Any:
     """Undo `pack`; lengths inside are bounded by the length of `data`."""
     return msgpack.unpackb(data, unicode_errors="surrogatepass", strict_map_key=False)
 

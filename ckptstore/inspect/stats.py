@@ -7,19 +7,19 @@ of writes and values are never decoded, and of checkpoints only the tables, wher
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import defaultdict
 from typing import NamedTuple
 
 from ckptstore.codec.records import HEADER, LANE_SCOPE, Entry, Kind, entry_name, pack
-from ckptstore.errors import CorruptionError, InvalidArgumentError, StaleIndexError
+from ckptstore.errors import CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 from ckptstore.inspect.channels import ChannelBytes, ChannelTally
 from ckptstore.inspect.opened import Opened, opened
-from ckptstore.storage import Frame, StorageStats, View
+from ckptstore.storage import StorageStats, View
+from ckptstore.storage.local.bulk import WholeFrame
 from ckptstore.storage.local.format import MAJOR
-from ckptstore.storage.local.frames import get_location
 
 # Frames read in one view: a view pins pages of the index, and a writer should be able to reuse them soon.
-_STRETCH = 256
+_STRETCH = 2048
 CHANNELS_UP_TO = 50_000
 """Frames up to which channels are shown unless asked otherwise: each checkpoint's table has to be unpacked."""
 
@@ -135,28 +135,31 @@ def store_report(
 
 def _breakdown(here: Opened, stats: StorageStats, top: int, problems: list[str], channels: ChannelTally | None) -> Breakdown:
     with here.storage.view() as view:
-        tally = _Tally(dead=set(view.dead()), live_threads=set(view.threads()))
+        dead = set(view.dead())
+        tally = _Tally(live_threads=set(view.threads()))
     for first in range(1, stats.last_lsn + 1, _STRETCH):
         with here.storage.view() as view:
-            for lsn in range(first, min(first + _STRETCH, stats.last_lsn + 1)):
-                # Compaction drops frames, so an LSN that the index does not know is no sign of damage.
-                if lsn in tally.dead or get_location(view._kv, lsn) is None:
+            for found in here.storage.frames_between(view, first, min(first + _STRETCH, stats.last_lsn + 1), dead):
+                if isinstance(found, CkptStoreError):
+                    problems.append(str(found))
                     continue
-                try:
-                    frame = view.frame(lsn)
-                    tally.add(view, frame)
-                    if channels is not None:
-                        channels.add(frame)
-                except (CorruptionError, StaleIndexError) as error:
-                    problems.append(str(error))
+                tally.add(view, found)
+                if channels is not None:
+                    try:
+                        channels.add(found.frame())
+                    except CorruptionError as error:
+                        problems.append(str(error))
     no_thread = tally.owners.pop(None, 0)
-    largest = [(number, size) for number, size in tally.owners.most_common(top) if number is not None]
+    largest = sorted(((number, size) for number, size in tally.owners.items() if number is not None), key=lambda item: -item[1])[
+        :top
+    ]
     # A thread whose own record is damaged has no name to show; its bytes count among the others.
     named = [ThreadBytes(tally.names[number], size) for number, size in largest if number in tally.names]
-    kinds = [KindBytes(kind, tally.records[kind], size) for kind, size in tally.sizes.most_common()]
+    sizes = sorted(tally.sizes.items(), key=lambda item: -item[1])
+    kinds = [KindBytes(_KINDS.get(kind, f"kind {kind}"), tally.records[kind], size) for kind, size in sizes]
     return Breakdown(
         kinds,
-        stats.log_bytes - stats.dead_bytes - tally.sizes.total(),
+        stats.log_bytes - stats.dead_bytes - sum(tally.sizes.values()),
         named,
         sum(tally.owners.values()) - sum(item.bytes for item in named),
         no_thread,
@@ -167,51 +170,66 @@ def _breakdown(here: Opened, stats: StorageStats, top: int, problems: list[str],
 class _Tally:
     """Sums over frames."""
 
-    def __init__(self, dead: set[int], live_threads: set[int]) -> None:
-        self.dead = dead
-        self.records: Counter[str] = Counter()
-        self.sizes: Counter[str] = Counter()
-        self.owners: Counter[int | None] = Counter()
+    def __init__(self, live_threads: set[int]) -> None:
+        self.records: dict[int, int] = defaultdict(int)
+        self.sizes: dict[int, int] = defaultdict(int)
+        """Records and bytes by kind."""
+        self.owners: dict[int | None, int] = defaultdict(int)
         """Bytes by thread number; None for records that no live thread owns."""
         self.names: dict[int, str] = {}
         self._live_threads = live_threads
+        self._owner_of_lane: dict[int, int | None] = {}
 
-    def add(self, view: View, frame: Frame) -> None:
+    def add(self, view: View, frame: WholeFrame) -> None:
+        entries = frame.entries
         owner: int | None = None
         values = 0
-        for entry in frame.entries:
-            size = len(pack(entry)) + entry[2]
-            kind = _KINDS.get(entry[0], f"kind {entry[0]}")
+        left = frame.directory - (1 if len(entries) < 16 else 3)
+        last = len(entries) - 1
+        for at, entry in enumerate(entries):
+            kind = entry[0]
+            # Packing is much of the work, and what is left of the directory is the last entry's.
+            packed = left if at == last else len(pack(entry))
+            left -= packed
+            size = packed + entry[2]
             self.records[kind] += 1
             self.sizes[kind] += size
-            if entry[0] == Kind.VALUE:
+            if kind == _VALUE:
                 values += size
-            elif entry[0] == Kind.VOID:
+            elif kind == _VOID:
                 self.owners[None] += size
             else:
                 owner = self._owner(view, entry)
                 self.owners[owner] += size
-            if entry[0] == Kind.THREAD:
-                self.names[entry[HEADER]] = entry_name(entry)
         # Values stand in the frame of the one checkpoint or batch of writes that brought them.
-        self.owners[owner] += values
+        if values:
+            self.owners[owner] += values
 
     def _owner(self, view: View, entry: Entry) -> int | None:
         """Number of the live thread that a record belongs to."""
         kind, number = entry[0], entry[HEADER]
+        if kind in _LANE_FIRST:
+            return self._of_lane(view, number)
+        if kind == Kind.TOMBSTONE:
+            return self._of_lane(view, entry[HEADER + 1]) if number == LANE_SCOPE else None
         if kind == Kind.LANE:
-            thread: int | None = entry[HEADER + 2]
-        elif kind == Kind.THREAD:
-            thread = number
-        elif kind in _LANE_FIRST or (kind == Kind.TOMBSTONE and number == LANE_SCOPE):
-            address = view.address(entry[HEADER + 1] if kind == Kind.TOMBSTONE else number)
-            thread = None if address is None else address.thread
-        else:
-            thread = None
+            return self._live(entry[HEADER + 2])
+        if kind == Kind.THREAD:
+            self.names[number] = entry_name(entry)
+            return self._live(number)
+        return None
+
+    def _of_lane(self, view: View, lane: int) -> int | None:
+        if lane not in self._owner_of_lane:
+            address = view.address(lane)
+            self._owner_of_lane[lane] = None if address is None else self._live(address.thread)
+        return self._owner_of_lane[lane]
+
+    def _live(self, thread: int) -> int | None:
         return thread if thread in self._live_threads else None
 
 
-_KINDS = {
+_KINDS: dict[int, str] = {
     Kind.VOID: "voids",
     Kind.THREAD: "threads",
     Kind.LANE: "namespaces",
@@ -224,4 +242,6 @@ _KINDS = {
     Kind.TOMBSTONE: "tombstones",
     Kind.META: "facts",
 }
-_LANE_FIRST = frozenset({Kind.CHECKPOINT, Kind.WRITES, Kind.HISTORY, Kind.COPY, Kind.HEAD})
+# As plain numbers: comparing with a member of an enum takes several times as long, and this is done for every record.
+_VALUE, _VOID = int(Kind.VALUE), int(Kind.VOID)
+_LANE_FIRST = frozenset(map(int, (Kind.CHECKPOINT, Kind.WRITES, Kind.HISTORY, Kind.COPY, Kind.HEAD)))

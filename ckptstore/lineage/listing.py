@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from ckptstore.codec.names import name_hash
-from ckptstore.codec.records import checkpoint_id, entry_name
+from ckptstore.codec.records import Kind, checkpoint_id, entry_name
 from ckptstore.errors import CkptStoreError, CorruptionError
 from ckptstore.lineage.reader import checked_record, stored
 from ckptstore.lineage.values import Values
@@ -181,28 +181,53 @@ def ns_name(view: View, lane: int) -> str:
 def list_threads(storage: Storage) -> Iterator[ThreadInfo]:
     """All threads that hold a checkpoint, oldest first. No value is read, so the cost does not depend on their size."""
     with storage.view() as view:
-        numbers = view.threads()
-    for at in range(0, len(numbers), _PORTION):
+        end, _ = view.next_numbers()
+    first = 1
+    while first < end:
         with storage.view() as view:
-            found = [_thread_info(view, number) for number in numbers[at : at + _PORTION] if view.has_thread(number)]
-        yield from (info for info in found if info is not None)
+            threads = view.threads_between(first, end, _PORTION)
+            first = max(threads, default=end) + 1
+            found = _thread_infos(view, threads) if threads else []
+        yield from found
 
 
-def _thread_info(view: View, thread: int) -> ThreadInfo | None:
-    filled: list[tuple[int, LaneState]] = []
-    for lane in view.lanes(thread):
+def _thread_infos(view: View, threads: Mapping[int, tuple[int, int]]) -> list[ThreadInfo]:
+    """What is to be said of a portion of threads, each given with the ref of its record."""
+    filled: dict[int, list[tuple[int, LaneState]]] = {}
+    for thread, lane in view.lanes_between(min(threads), max(threads) + 1):
         state = view.state(lane)
         if state.checkpoints:
-            filled.append((lane, state))
-    if not filled:
-        return None
-    root, state = filled[-1]
-    if len(filled) > 1:
-        root, state = next(((lane, state) for lane, state in filled if ns_name(view, lane) == ""), filled[-1])
-    head = view.live_checkpoint(root, state.head) if state.head else None
-    return ThreadInfo(
-        thread_name(view, thread),
-        sum(state.checkpoints for _, state in filled),
-        len(filled),
-        None if head is None else _id(view, head),
-    )
+            filled.setdefault(thread, []).append((lane, state))
+    heads = {thread: _head_of(view, lanes) for thread, lanes in filled.items()}
+    texts = _texts(view, [threads[thread] for thread in filled] + [head for head in heads.values() if head is not None])
+    return [
+        ThreadInfo(
+            texts[ref],
+            sum([state.checkpoints for _, state in filled[thread]]),
+            len(filled[thread]),
+            None if (head := heads[thread]) is None else texts[head],
+        )
+        for thread, ref in threads.items()
+        if thread in filled
+    ]
+
+
+def _head_of(view: View, lanes: Sequence[tuple[int, LaneState]]) -> tuple[int, int] | None:
+    """Where the head's record of a thread stands: of its root namespace, or else of its newest."""
+    root, state = lanes[-1]
+    if len(lanes) > 1:
+        root, state = next(((lane, state) for lane, state in lanes if ns_name(view, lane) == ""), lanes[-1])
+    return view.ref_of(root, state.head) if state.head else None
+
+
+def _texts(view: View, refs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """The name in each of these THREAD records, the id in each of these CHECKPOINT records."""
+    ordinals: dict[int, list[int]] = {}
+    for lsn, ordinal in refs:
+        ordinals.setdefault(lsn, []).append(ordinal)
+    texts = {}
+    for lsn, entries in view.directories(ordinals):
+        for ordinal in ordinals[lsn]:
+            entry = entries[ordinal]
+            texts[lsn, ordinal] = entry_name(entry) if entry[0] == Kind.THREAD else checkpoint_id(entry)
+    return texts

@@ -6,7 +6,7 @@ or fsync. Two homes exist: `memory.MemoryStorage` and `local.engine.LocalStorage
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
@@ -85,6 +85,10 @@ class View(Catalog):
             CorruptionError, StaleIndexError: as `frame`, as far as header and directory go.
         """
         return self.frame(lsn).entries
+
+    def directories(self, lsns: Collection[int]) -> Iterator[tuple[int, list[Entry]]]:
+        """(LSN, `entries`) of many frames, in any order: the quick way, which keeps nothing for later."""
+        return ((lsn, self.entries(lsn)) for lsn in lsns)
 
 
 Batch = Sequence[Encoded]

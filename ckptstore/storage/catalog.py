@@ -33,6 +33,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, NamedTuple, Protocol
 
 import msgpack
@@ -59,6 +60,10 @@ class Kv(Protocol):
     def delete(self, key: bytes) -> None: ...
     def scan(self, prefix: bytes, *, before: bytes | None = None, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Items under `prefix` in key order, or backwards from just below `before`; the map may change between two steps."""
+        ...
+
+    def between(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Items from `low` to before `high` in key order: the quick way for many, in a map that does not change meanwhile."""
         ...
 
 
@@ -165,6 +170,17 @@ class Catalog:
         """Numbers of all live threads, oldest first."""
         return [_U32.unpack(key[1:])[0] for key, _ in self._kv.scan(b"t")]
 
+    def threads_between(self, first: int, end: int, most: int) -> dict[int, tuple[int, int]]:
+        """Live threads numbered from `first` to before `end`, oldest first, at most so many, each with the ref of its THREAD record."""
+        items = islice(self._kv.between(b"t" + _U32.pack(first), b"t" + _U32.pack(end)), most)
+        # Plain tuples, as there may be very many.
+        return {_U32.unpack_from(key, 1)[0]: _REF.unpack_from(value) for key, value in items}
+
+    def lanes_between(self, first: int, end: int) -> list[tuple[int, int]]:
+        """(thread, lane) of the threads numbered from `first` to before `end`, in order."""
+        items = self._kv.between(b"L" + _U32.pack(first), b"L" + _U32.pack(end))
+        return sorted([(_U32.unpack_from(key, 1)[0], _U32.unpack(value)[0]) for key, value in items])
+
     def has_thread(self, thread: int) -> bool:
         """Whether this number is a live thread's."""
         return self._kv.get(b"t" + _U32.pack(thread)) is not None
@@ -232,11 +248,15 @@ class Catalog:
     def live_ref(self, lane: int, id: str) -> tuple[int | None, Ref | None]:
         """(number of an id, where its record stands): the cheap half of `live_checkpoint`, for comparing."""
         number = self.number(lane, id)
-        value = None if number is None else self._kv.get(b"C" + _PAIR.pack(lane, number))
+        return number, None if number is None else self.ref_of(lane, number)
+
+    def ref_of(self, lane: int, number: int) -> Ref | None:
+        """Where the record of a live checkpoint stands."""
+        value = self._kv.get(b"C" + _PAIR.pack(lane, number))
         if value is None:
-            return number, None
+            return None
         lsn, ordinal, place = _PLACED.unpack_from(value)
-        return number, Ref(lsn, ordinal) if place else None
+        return Ref(lsn, ordinal) if place else None
 
     def live_checkpoint(self, lane: int, number: int) -> CheckpointEntry | None:
         entry = self.checkpoint(lane, number)

@@ -61,6 +61,11 @@ class MemoryKv:
             if at < len(keys) and keys[at] == key:
                 at += 1
 
+    def between(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        keys = self._keys
+        for key in keys[bisect_left(keys, low) : bisect_left(keys, high)]:
+            yield key, self._items[key]
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         undo: list[tuple[bytes, bytes | None]] = []

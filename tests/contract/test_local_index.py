@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +250,12 @@ def test_long_scans_give_every_key_once(index: IndexEnv) -> None:
         assert [key for key, _ in kv.scan(b"k")] == keys
         assert [key for key, _ in kv.scan(b"k", reverse=True)] == keys[::-1]
         assert [key for key, _ in kv.scan(b"k", before=keys[700], reverse=True)] == keys[699::-1]
+        assert list(kv.between(keys[3], keys[4000])) == [(key, key) for key in keys[3:4000]]
+        # Other keys may be looked up meanwhile, and it may be left in the middle.
+        both = zip(kv.between(b"k", b"l"), kv.between(keys[1], b"l"), strict=False)
+        assert [(one[0], two[0]) for one, two in both if kv.get(one[0])] == list(pairwise(keys))
+        assert next(iter(kv.between(b"k", b"l"))) == (keys[0], keys[0])
+        assert list(kv.between(b"l", b"m")) == []
 
 
 # -- which kind a store has ----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +47,7 @@ from ckptstore.storage import Compaction, Frame, Resolve, StorageStats, Survey, 
 from ckptstore.storage.catalog import Kv
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
+from ckptstore.storage.local.bulk import read_directories
 from ckptstore.storage.local.compaction import Compactor
 from ckptstore.storage.local.frames import FrameCache, get_end, get_location, is_published, put_end, put_location
 from ckptstore.storage.local.gate import Gate
@@ -102,6 +103,10 @@ class _LocalView(View):
         if lsn not in self._directories:
             self._directories[lsn] = self._engine.read_directory(self._kv, lsn)
         return self._directories[lsn]
+
+    def directories(self, lsns: Collection[int]) -> Iterator[tuple[int, list[Entry]]]:
+        for lsn, entries in read_directories(self._engine.segments, self._kv, lsns):
+            yield lsn, entries if entries is not None else self._engine.read_directory(self._kv, lsn)
 
 
 class _Viewing:

@@ -201,6 +201,35 @@ def decode_directory(header: FrameHeader, directory: bytes) -> list[Entry]:
     return list(entries)
 
 
+def directory_at(data: memoryview, at: int, lsn: int) -> tuple[list[Entry], int, int, int] | None:
+    """The quick way for many frames: the directory of the frame of `lsn` that begins at `at`, or None unless it is there and good.
+
+    Returns:
+        The entries, the length of the directory as it is stored, and length and checksum of the bodies, which stand behind it.
+    """
+    if len(data) - at < FRAME_HEADER:
+        return None
+    mark, flags, crc, _, length, directory_crc, bodies, bodies_crc, found, _ = _FRAME.unpack_from(data, at)
+    middle = at + FRAME_HEADER
+    directory = data[middle : middle + length]
+    if (
+        found != lsn
+        or mark != MARK
+        or flags
+        or crc32(data[at + 8 : middle], _PREFIX_CRC) != crc
+        or len(directory) != length
+        or crc32(directory) != directory_crc
+    ):
+        return None
+    try:
+        entries = unpack(directory) if length else []
+        if sum([entry[2] for entry in entries]) != bodies:
+            return None
+    except Exception:
+        return None
+    return entries, length, bodies, bodies_crc
+
+
 def decode_frame(data: bytes) -> tuple[FrameHeader, Frame]:
     """Verify and decode one whole frame.
 

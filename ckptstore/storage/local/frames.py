@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
+from collections.abc import Collection
 
 from ckptstore.storage import Frame
 from ckptstore.storage.catalog import Kv
@@ -26,6 +27,24 @@ def put_location(kv: Kv, lsn: int, location: Location) -> None:
 def get_location(kv: Kv, lsn: int) -> Location | None:
     value = kv.get(_frame_key(lsn))
     return None if value is None else Location(*_LOCATION.unpack(value))
+
+
+Place = tuple[int, int, int, int]
+"""Segment, offset, length and LSN of a frame: plain, because there are many."""
+
+
+def locations(kv: Kv, lsns: Collection[int]) -> list[Place]:
+    """Where those of these frames stand that the index knows."""
+    if not lsns:
+        return []
+    first, last = min(lsns), max(lsns)
+    if last - first < 4 * len(lsns):
+        return [
+            (*_LOCATION.unpack(value), lsn)
+            for key, value in kv.between(_frame_key(first), _frame_key(last + 1))
+            if (lsn := int.from_bytes(key[1:], "big")) in lsns
+        ]
+    return [(*_LOCATION.unpack(value), lsn) for lsn in lsns if (value := kv.get(_frame_key(lsn))) is not None]
 
 
 def put_end(kv: Kv, end: End) -> None:

@@ -7,15 +7,16 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from ckptstore.activity import Activity
-from ckptstore.errors import IndexUnusableError, ReadOnlyError, StoreClosedError
+from ckptstore.errors import CkptStoreError, IndexUnusableError, ReadOnlyError, StoreClosedError
 from ckptstore.forks import process_id
 from ckptstore.interrupts import HoldBack
 from ckptstore.options import StoreOptions
 from ckptstore.storage import Compaction, Resolve, StorageStats, Survey, View
+from ckptstore.storage.local.bulk import WholeFrame, read_frames
 from ckptstore.storage.local.engine import Engine
 from ckptstore.storage.local.layout import refuse_network_filesystem
 from ckptstore.storage.local.vfs import OS, Vfs
@@ -161,6 +162,12 @@ class LocalStorage:
         if self._options.read_only:
             raise ReadOnlyError(f"{self.path} was opened with read_only=True")
         return engine.compact(survey, self._options.lock_timeout, least_dead, stop)
+
+    def frames_between(
+        self, view: View, first: int, end: int, without: Collection[int] = ()
+    ) -> Iterator[WholeFrame | CkptStoreError]:
+        """See `bulk.read_frames`; `view` is one of this storage."""
+        return read_frames(self._live().segments, view, first, end, without)
 
     @property
     def activity(self) -> Activity:

@@ -59,6 +59,14 @@ class _LmdbKv:
                 yield key, cursor.value()
                 found = cursor.prev() if cursor.set_range(key) else cursor.last()
 
+    def between(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._txn.cursor() as cursor:
+            if cursor.set_range(low):
+                for item in cursor.iternext():
+                    if item[0] >= high:
+                        return
+                    yield item
+
 
 class _Reading:
     """`with` a snapshot. Classes instead of generators: these are entered several times a call."""

@@ -45,6 +45,7 @@ _GET = "SELECT v FROM kv WHERE k = ?"
 _PUT = "REPLACE INTO kv VALUES (?, ?)"
 _DELETE = "DELETE FROM kv WHERE k = ?"
 _UP = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
+_BETWEEN = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k"
 _DOWN = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k DESC LIMIT ?"
 _FIRST_ROWS, _MOST_ROWS = 16, 1024
 
@@ -93,6 +94,11 @@ class _Connection:
                 if len(rows) < rows_wanted:
                     return
                 rows_wanted = min(rows_wanted * 4, _MOST_ROWS)
+
+    def between(self, low: bytes, high: bytes) -> Iterator[tuple[bytes, bytes]]:
+        # A cursor of its own: the caller may look other keys up meanwhile.
+        rows: Iterator[tuple[bytes, bytes]] = self.connection.cursor().execute(_BETWEEN, (low, high))
+        return rows
 
     def begin(self, *, write: bool) -> None:
         self._execute("BEGIN IMMEDIATE" if write else "BEGIN")
