@@ -19,6 +19,7 @@ from ckptstore.lineage.commits import Commits
 from ckptstore.lineage.listing import CheckpointIterator, list_threads
 from ckptstore.model import ChannelHistory, LaneName, Outline, StoredCheckpoint, ThreadInfo, Typed
 from ckptstore.options import StoreOptions, checked_options
+from ckptstore.progress import Progress
 from ckptstore.state.materializer import Reducer, materialize
 from ckptstore.state.plain import PlainSerde, load_write
 from ckptstore.storage import Compaction, Storage, View
@@ -352,9 +353,23 @@ class Store(Commits):
     @overload
     def prune(self, thread: str, /) -> int: ...
     @overload
-    def prune(self, policy: RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False) -> PruneReport: ...
     def prune(
-        self, what: str | RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False
+        self,
+        policy: RetentionPolicy,
+        /,
+        *,
+        threads: Iterable[str] | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> PruneReport: ...
+    def prune(
+        self,
+        what: str | RetentionPolicy,
+        /,
+        *,
+        threads: Iterable[str] | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> int | PruneReport:
         """Remove checkpoints that are not needed any more. Every one that stays reads as before; space comes back by compaction.
 
@@ -362,6 +377,8 @@ class Store(Commits):
             what: a thread, to keep the head of each of its namespaces and nothing else; or a policy (`RetentionPolicy`).
             threads: with a policy: only these, and all when None.
             dry_run: with a policy: find out what would go, and about how much that gives back; remove nothing.
+            progress: with a policy: called with the number of threads that were looked at, and how many there are; for `max_bytes` a
+                second time.
 
         Returns:
             Of a thread the number of checkpoints removed, of a policy what it did.
@@ -370,17 +387,17 @@ class Store(Commits):
             InvalidArgumentError: names the argument.
         """
         if isinstance(what, str):
-            if threads is not None or dry_run:
-                raise InvalidArgumentError(f"what={what!r}: threads= and dry_run= are for a RetentionPolicy")
+            if threads is not None or dry_run or progress is not None:
+                raise InvalidArgumentError(f"what={what!r}: threads=, dry_run= and progress= are for a RetentionPolicy")
             return self._removed(removal.prune(self._storage, what))
         if not isinstance(what, RetentionPolicy):
             raise InvalidArgumentError(f"thread={what!r}: a string is needed, or a RetentionPolicy")
         if isinstance(threads, str):
             raise InvalidArgumentError(f"threads={threads!r}: a sequence of threads is needed, not one name")
         if dry_run:
-            return retention.prune(self._storage, what, threads, dry_run=True)
+            return retention.prune(self._storage, what, threads, dry_run=True, progress=progress)
         self._refuse_read_only()
-        report = retention.prune(self._storage, what, threads)
+        report = retention.prune(self._storage, what, threads, progress=progress)
         self._removed(report.removed)
         return report
 
@@ -399,11 +416,12 @@ class Store(Commits):
             raise InvalidArgumentError(f"policy={policy!r}: a RetentionPolicy is needed")
         return Sweeper(self._storage, policy, self._removed)
 
-    def compact(self, *, least_dead: float = 0.0) -> Compaction:
+    def compact(self, *, least_dead: float = 0.0, progress: Progress | None = None) -> Compaction:
         """Give the space of what was deleted and pruned back, while readers and writers of all processes go on.
 
         Args:
             least_dead: share of a segment, 0 to 1, that has to be dead for it to be rewritten; 0 rewrites whatever gives anything.
+            progress: called with the LSN up to which the log was looked at, and the last one.
 
         Returns:
             What it did, in segments, bytes and frames. Extra space while it runs: about one segment.
@@ -413,15 +431,15 @@ class Store(Commits):
         """
         if isinstance(least_dead, bool) or not isinstance(least_dead, int | float) or not 0 <= least_dead <= 1:
             raise InvalidArgumentError(f"least_dead={least_dead!r}: a number from 0 to 1 is needed")
-        return compaction.compact(self._storage, self._values, least_dead)
+        return compaction.compact(self._storage, self._values, least_dead, progress=progress)
 
-    def verify(self) -> VerifyReport:
+    def verify(self, *, progress: Progress | None = None) -> VerifyReport:
         """Check everything the store holds: see `ckptstore.verify`."""
-        return verify(self)
+        return verify(self, progress=progress)
 
-    def backup(self, destination: str | os.PathLike[str]) -> BackupReport:
+    def backup(self, destination: str | os.PathLike[str], *, progress: Progress | None = None) -> BackupReport:
         """Bring a backup in a folder up to date, or make one: see `ckptstore.backup`."""
-        return backup(self, destination)
+        return backup(self, destination, progress=progress)
 
     def delete_for_runs(self, runs: Iterable[str]) -> int:
         """Remove every checkpoint, in any thread and namespace, whose metadata names one of these runs; return how many."""
@@ -469,23 +487,35 @@ class Store(Commits):
     async def aprune(self, thread: str, /) -> int: ...
     @overload
     async def aprune(
-        self, policy: RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False
+        self,
+        policy: RetentionPolicy,
+        /,
+        *,
+        threads: Iterable[str] | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> PruneReport: ...
     async def aprune(
-        self, what: str | RetentionPolicy, /, *, threads: Iterable[str] | None = None, dry_run: bool = False
+        self,
+        what: str | RetentionPolicy,
+        /,
+        *,
+        threads: Iterable[str] | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> int | PruneReport:
         """`prune` in a worker thread."""
         if isinstance(what, RetentionPolicy):
-            return await asyncio.to_thread(self.prune, what, threads=threads, dry_run=dry_run)
+            return await asyncio.to_thread(self.prune, what, threads=threads, dry_run=dry_run, progress=progress)
         return await asyncio.to_thread(self.prune, what)
 
-    async def acompact(self, *, least_dead: float = 0.0) -> Compaction:
+    async def acompact(self, *, least_dead: float = 0.0, progress: Progress | None = None) -> Compaction:
         """`compact` in a worker thread."""
-        return await asyncio.to_thread(self.compact, least_dead=least_dead)
+        return await asyncio.to_thread(self.compact, least_dead=least_dead, progress=progress)
 
-    async def averify(self) -> VerifyReport:
+    async def averify(self, *, progress: Progress | None = None) -> VerifyReport:
         """`verify` in a worker thread."""
-        return await asyncio.to_thread(self.verify)
+        return await asyncio.to_thread(self.verify, progress=progress)
 
     async def astats(self) -> StoreStats:
         """`stats` in a worker thread."""
@@ -499,9 +529,9 @@ class Store(Commits):
         """`history` in a worker thread."""
         return await asyncio.to_thread(self.history, lane, id, channels)
 
-    async def abackup(self, destination: str | os.PathLike[str]) -> BackupReport:
+    async def abackup(self, destination: str | os.PathLike[str], *, progress: Progress | None = None) -> BackupReport:
         """`backup` in a worker thread."""
-        return await asyncio.to_thread(self.backup, destination)
+        return await asyncio.to_thread(self.backup, destination, progress=progress)
 
     async def await_durable(self, lsn: int) -> None:
         """`wait_durable` in a worker thread."""
@@ -536,7 +566,7 @@ def open(path: str | os.PathLike[str], **options: Any) -> Store:
     return Store(LocalStorage(path, checked), checked)
 
 
-def verify(store: str | os.PathLike[str] | Store) -> VerifyReport:
+def verify(store: str | os.PathLike[str] | Store, *, progress: Progress | None = None) -> VerifyReport:
     """Check a store: every frame of every segment, every live record with its references and values, and the index against the log.
 
     It works on a damaged store, and on one that others have open and write to. Nothing is written but in a temporary folder. It reads the
@@ -544,6 +574,8 @@ def verify(store: str | os.PathLike[str] | Store) -> VerifyReport:
 
     Args:
         store: a folder, or an open store. Of one in memory only the live records are checked.
+        progress: called with the bytes of the log that were read, and how many there are; then, in the same way, with the live checkpoints
+            that were looked at.
 
     Returns:
         What is wrong, and counts. Legal things that are worth knowing are remarks.
@@ -554,13 +586,15 @@ def verify(store: str | os.PathLike[str] | Store) -> VerifyReport:
     storage = store._storage if isinstance(store, Store) else None
     if isinstance(storage, MemoryStorage):
         with storage.view() as view:
-            return verify_view(view)
+            return verify_view(view, progress)
     path = storage.path if isinstance(storage, LocalStorage) else _folder("store", store)
-    with checking.checked(path) as log:
-        return verify_log(log)
+    with checking.checked(path, progress=progress) as log:
+        return verify_log(log, progress)
 
 
-def salvage(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> SalvageReport:
+def salvage(
+    path: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress | None = None
+) -> SalvageReport:
     """Make a new store out of what can still be read of a damaged one: every checkpoint, batch of writes and history that is whole.
 
     What was lost stays an error for those who need it, never an empty value. Threads whose name is lost are called `found <number>`. If
@@ -569,6 +603,7 @@ def salvage(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -
     Args:
         path: the damaged store; nobody else should write to it meanwhile.
         destination: where the new store is to be; missing, or an empty folder. There is nothing before all of it is durable.
+        progress: called with the bytes of the log that were read, and how many there are; then, in the same way, with the checkpoints.
 
     Returns:
         What was saved, what is wrong with the files, and what is lost.
@@ -584,12 +619,12 @@ def salvage(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -
     if folder.exists() and (not folder.is_dir() or os.listdir(folder)):
         raise StoreExistsError(f"{folder} exists: choose another folder, or move it away")
     beside = folder.with_name(f".{folder.name}.salvaging")
-    with checking.checked(source, repair=True) as log:
+    with checking.checked(source, repair=True, progress=progress) as log:
         shutil.rmtree(beside, ignore_errors=True)
         options = StoreOptions(durability="process", max_value_bytes=1 << 30, auto_compact=False)
         storage = LocalStorage(beside, options)
         try:
-            report = save_what_is_whole(log, Commits(storage, options), storage)
+            report = save_what_is_whole(log, Commits(storage, options), storage, progress)
             storage.sync()
         finally:
             storage.close()
@@ -598,7 +633,9 @@ def salvage(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -
     return report
 
 
-def backup(store: str | os.PathLike[str] | Store, destination: str | os.PathLike[str]) -> BackupReport:
+def backup(
+    store: str | os.PathLike[str] | Store, destination: str | os.PathLike[str], *, progress: Progress | None = None
+) -> BackupReport:
     """Copy a store to a folder while it is in use: everything that was committed before the call, and nothing of what came after some
     moment in it.
 
@@ -608,6 +645,7 @@ def backup(store: str | os.PathLike[str] | Store, destination: str | os.PathLike
     Args:
         store: a folder, which is opened read-only for it, or an open store.
         destination: a folder that is empty or missing, or that holds a backup of this store.
+        progress: called with the bytes of the log that are in the backup, and how many there are to be.
 
     Raises:
         CorruptionError: the store is damaged; an earlier backup stays as it is.
@@ -618,15 +656,15 @@ def backup(store: str | os.PathLike[str] | Store, destination: str | os.PathLike
     folder = _folder("destination", destination)
     if not isinstance(store, Store):
         with open(_folder("store", store), read_only=True) as opened:
-            return backup(opened, folder)
+            return backup(opened, folder, progress=progress)
     if not isinstance(store._storage, LocalStorage):
         raise InvalidArgumentError("store=':memory:': only a store in a folder can be backed up")
     if folder.is_relative_to(store._storage.path):
         raise InvalidArgumentError(f"destination={str(folder)!r}: a folder outside the store is needed")
-    return local_backup.backup(store._storage, folder)
+    return local_backup.backup(store._storage, folder, progress=progress)
 
 
-def restore(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> RestoreReport:
+def restore(source: str | os.PathLike[str], path: str | os.PathLike[str], *, progress: Progress | None = None) -> RestoreReport:
     """Make a store out of a backup. All of it is checked on the way, and at `path` there is nothing until all of it is durable.
 
     The restored store begins a new timeline: the store that was backed up refuses its segments. Ids of deleted threads are remembered as
@@ -635,13 +673,14 @@ def restore(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> Res
     Args:
         source: a folder that `backup` wrote.
         path: where the store is to be; missing, or an empty folder.
+        progress: called with the bytes that were copied and checked, and how many there are.
 
     Raises:
         NotAStoreError: the source is no backup. CorruptionError: it is damaged; nothing was restored.
         StoreExistsError: there is something at the path.
         InvalidArgumentError, FormatVersionError, LockTimeoutError, NoSpaceError, NotWritableError, StorageIOError
     """
-    return local_backup.restore(_folder("source", source), _folder("path", path))
+    return local_backup.restore(_folder("source", source), _folder("path", path), progress=progress)
 
 
 def _folder(name: str, path: object) -> Path:

@@ -230,7 +230,7 @@ def test_every_public_name_of_threads_and_stores_is_in_the_page_of_the_engine() 
         (Store, "state", "state(lane, id=None, *, reducers, serde=None, channels=None, strict=False)"),
         (Store, "list", "list(thread=None, ns=None, id=None, *, before=None, accept=None)"),
         (Store, "history", "history(lane, id, channels)"),
-        (Store, "compact", "compact(*, least_dead=0.0)"),
+        (Store, "compact", "compact(*, least_dead=0.0, progress=None)"),
         (Thread, "step", "step(writes, *, metadata=None, expect_head=False)"),
         (Thread, "diff", "diff(other=None)"),
         (Thread, "set_head", "set_head(checkpoint=None)"),

@@ -16,7 +16,7 @@ ENGINE = ROOT / "ckptstore"
 BINDING = ROOT / "bindings" / "langgraph" / "checkpoint" / "ckptstore"
 
 ROOMS = (
-    ("errors", "options", "model", "forks", "activity", "interrupts"),
+    ("errors", "options", "model", "forks", "activity", "interrupts", "progress"),
     ("codec",),
     ("storage",),
     ("lineage",),

@@ -25,8 +25,8 @@ def backup(
 
     A kill or a power cut leaves the backup before, or the new one. The folder is no store: 'ckpt restore' makes one of it.
     """
-    with progress("copying", json):
-        done = backup_store(store, destination)
+    with progress("copying", json) as told:
+        done = backup_store(store, destination, progress=told)
     if json:
         print_json(done._asdict())
     else:
@@ -50,8 +50,8 @@ def restore(
     Everything is checked on the way; nothing stands at STORE before all of it is there. The store that was backed up and the restored
     one go separate ways from here: neither takes segments of the other.
     """
-    with progress("restoring", json):
-        done = restore_store(source, store)
+    with progress("restoring", json) as told:
+        done = restore_store(source, store, progress=told)
     if json:
         print_json(done._asdict())
     else:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ckptstore.cli.output import FINE, PROBLEMS, counted, print_facts, print_json, print_line, print_table
+from ckptstore.cli.output import FINE, PROBLEMS, counted, print_facts, print_json, print_line, print_table, progress
 from ckptstore.inspect.channels import ChannelBytes
 from ckptstore.inspect.stats import CHANNELS_UP_TO, Breakdown, StoreReport, store_report
 
@@ -29,7 +29,8 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> int:
     """What a store is, and where its bytes go. Values are not read."""
-    report = store_report(path, top=top, channels=channels, lock_timeout=lock_timeout)
+    with progress("reading the log", json) as told:
+        report = store_report(path, top=top, channels=channels, lock_timeout=lock_timeout, progress=told)
     if json:
         print_json(_facts(report))
     else:

@@ -48,14 +48,14 @@ def print_problems(problems: Sequence[str]) -> None:
 
 
 @contextmanager
-def progress(what: str, json: bool) -> Iterator[Progress]:
+def progress(what: str, json: bool) -> Iterator[Progress | None]:
     """A bar on stderr for work that takes longer than a second; nothing with `--json` or without a terminal.
 
     Yields:
-        What to call with (done, of how many). Work that never calls it, or does not know how much there is, gets a bar without an end.
+        What to call with (done, of how many), or None where nothing is shown. Until the first call the bar has no end.
     """
     if json or not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield None
         return
     # Imported when it is needed: a tenth of a short command's time.
     from rich.console import Console

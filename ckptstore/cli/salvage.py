@@ -24,8 +24,8 @@ def salvage(
     Every checkpoint, batch of writes and history that is whole is saved. What was lost stays an error for those who need it, and is named
     here. The damaged store is not changed; nobody else should write to it meanwhile.
     """
-    with progress("salvaging", json):
-        report = salvage_store(store, destination)
+    with progress("salvaging", json) as told:
+        report = salvage_store(store, destination, progress=told)
     losses = [*report.damage, *report.lost]
     if json:
         named = {name: [problem._asdict() for problem in getattr(report, name)] for name in ("damage", "lost")}

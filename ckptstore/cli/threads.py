@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckptstore.cli.output import FINE, print_json, print_line, print_table
+from ckptstore.cli.output import FINE, print_json, print_line, print_table, progress
 from ckptstore.inspect.threads import Sort, threads_report
 
 
@@ -19,7 +19,8 @@ def threads(
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
 ) -> int:
     """The threads of a store, from the index alone."""
-    report = threads_report(path, sort=sort, limit=limit, lock_timeout=lock_timeout)
+    with progress("listing", json) as told:
+        report = threads_report(path, sort=sort, limit=limit, lock_timeout=lock_timeout, progress=told)
     if json:
         print_json({"total": report.total, "threads": [info._asdict() for info in report.threads]})
         return FINE

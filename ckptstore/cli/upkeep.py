@@ -33,8 +33,8 @@ def compact(
 
     Other processes may read and write meanwhile. It takes up to one segment of extra space while it runs.
     """
-    with progress("compacting", json):
-        done = compact_store(store, least_dead=least_dead, lock_timeout=lock_timeout)
+    with progress("compacting", json) as told:
+        done = compact_store(store, least_dead=least_dead, lock_timeout=lock_timeout, progress=told)
     if json:
         print_json({**done._asdict(), "bytes_freed": done.bytes_before - done.bytes_after})
         return FINE
@@ -96,8 +96,8 @@ def prune(
     for name, amount in (("max_bytes_per_thread", max_bytes_per_thread), ("max_bytes", max_bytes)):
         if amount is not None:
             limits[name] = size(f"--{name.replace('_', '-')}", amount)
-    with progress("pruning", json):
-        report = prune_store(store, limits, thread or (), do=yes, lock_timeout=lock_timeout)
+    with progress("pruning", json) as told:
+        report = prune_store(store, limits, thread or (), do=yes, lock_timeout=lock_timeout, progress=told)
     if json:
         print_json({**report._asdict(), "threads": [item._asdict() for item in report.threads]})
     else:

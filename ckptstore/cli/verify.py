@@ -21,8 +21,8 @@ def verify(
     Every frame of the log against its checksums; every live checkpoint, value and batch of writes, decoded down to the checksum of its
     bytes; the index against one built from the log. Nothing is changed, and others may have the store open and write to it.
     """
-    with progress("verifying", json):
-        report = verify_store(store)
+    with progress("verifying", json) as told:
+        report = verify_store(store, progress=told)
     if json:
         print_json({"ok": report.ok, **report._asdict(), "problems": [problem._asdict() for problem in report.problems]})
         return FINE if report.ok else PROBLEMS

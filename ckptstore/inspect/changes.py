@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from ckptstore.errors import InvalidArgumentError
 from ckptstore.inspect.opened import opened
-from ckptstore.inspect.progress import Progress, silent
+from ckptstore.inspect.progress import Progress
 from ckptstore.inspect.refs import UnknownReferenceError
 from ckptstore.lineage.listing import thread_name
 from ckptstore.lineage.reach import relatives
@@ -46,25 +46,33 @@ def opened_to_change(path: str | os.PathLike[str], lock_timeout: float) -> Itera
         yield store
 
 
-def compact_store(path: str | os.PathLike[str], *, least_dead: float = 0.0, lock_timeout: float = 30.0) -> Compaction:
+def compact_store(
+    path: str | os.PathLike[str], *, least_dead: float = 0.0, lock_timeout: float = 30.0, progress: Progress | None = None
+) -> Compaction:
     """Give the space of what was removed back; see `Store.compact`."""
     with opened_to_change(path, lock_timeout) as store:
-        return store.compact(least_dead=least_dead)
+        return store.compact(least_dead=least_dead, progress=progress)
 
 
-def backup_store(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> BackupReport:
+def backup_store(
+    path: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress | None = None
+) -> BackupReport:
     """Bring a backup up to date, or make one; see `ckptstore.backup`."""
-    return backup(path, destination)
+    return backup(path, destination, progress=progress)
 
 
-def salvage_store(path: str | os.PathLike[str], destination: str | os.PathLike[str]) -> SalvageReport:
+def salvage_store(
+    path: str | os.PathLike[str], destination: str | os.PathLike[str], *, progress: Progress | None = None
+) -> SalvageReport:
     """Make a store out of what is whole of a damaged one; see `ckptstore.salvage`."""
-    return salvage(path, destination)
+    return salvage(path, destination, progress=progress)
 
 
-def restore_store(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> RestoreReport:
+def restore_store(
+    source: str | os.PathLike[str], path: str | os.PathLike[str], *, progress: Progress | None = None
+) -> RestoreReport:
     """Make a store out of a backup; see `ckptstore.restore`."""
-    return restore(source, path)
+    return restore(source, path, progress=progress)
 
 
 class ThreadChange(NamedTuple):
@@ -94,6 +102,7 @@ def prune_store(
     *,
     do: bool = False,
     lock_timeout: float = 30.0,
+    progress: Progress | None = None,
 ) -> PruneReport:
     """Remove the checkpoints that a retention policy lets go; every one that stays reads as before.
 
@@ -102,6 +111,7 @@ def prune_store(
         threads: only these; all of the store when empty.
         do: remove; else only say what would go.
         lock_timeout: seconds, see `opened`.
+        progress: told how many threads were looked at.
 
     Raises:
         InvalidArgumentError: names the limit, its value and the range.
@@ -115,9 +125,9 @@ def prune_store(
             for name in threads:
                 _checkpoints(view, name)
         if not do:
-            return here.store.prune(policy, threads=threads or None, dry_run=True)
+            return here.store.prune(policy, threads=threads or None, dry_run=True, progress=progress)
     with opened_to_change(path, lock_timeout) as store:
-        return store.prune(policy, threads=threads or None)
+        return store.prune(policy, threads=threads or None, progress=progress)
 
 
 def remove_threads(
@@ -128,7 +138,7 @@ def remove_threads(
     erase: bool = False,
     with_copies: bool = False,
     lock_timeout: float = 30.0,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> ChangeReport:
     """Delete threads; all of them are there, or none is deleted.
 
@@ -164,7 +174,8 @@ def remove_threads(
         with opened_to_change(path, lock_timeout) as store:
             for at, name in enumerate(named, start=1):
                 store.delete(name, erase=erase, with_copies=with_copies)
-                progress(at, len(named))
+                if progress is not None:
+                    progress(at, len(named))
     return ChangeReport(do, plan)
 
 

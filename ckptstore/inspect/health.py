@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from ckptstore.errors import CkptStoreError
 from ckptstore.inspect.opened import opened
+from ckptstore.inspect.progress import Progress
 from ckptstore.storage.local.index.kinds import kept_kind
 from ckptstore.storage.local.layout import Layout, boot_id, mount_type, read_json, refuse_network_filesystem
 from ckptstore.store import verify
@@ -124,6 +125,6 @@ def _evidence(layout: Layout) -> str:
     return "not trusted: the machine was restarted and the store not closed in order; it is rebuilt when the store is opened"
 
 
-def verify_store(path: str | os.PathLike[str]) -> VerifyReport:
+def verify_store(path: str | os.PathLike[str], *, progress: Progress | None = None) -> VerifyReport:
     """Check everything a store holds, without opening it; see `ckptstore.verify`."""
-    return verify(path)
+    return verify(path, progress=progress)

@@ -1,12 +1,3 @@
-"""How long work tells whoever started it how far it is."""
+"""How long work tells the command line how far it is: what it may import of `ckptstore.progress`."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
-Progress = Callable[[int, int], None]
-"""Called now and then with (done, of how many)."""
-
-
-def silent(done: int, total: int) -> None:
-    """Tells nobody."""
+from ckptstore.progress import Progress as Progress

@@ -14,6 +14,7 @@ from ckptstore.codec.records import HEADER, LANE_SCOPE, Entry, Kind, entry_name,
 from ckptstore.errors import CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 from ckptstore.inspect.channels import ChannelBytes, ChannelTally
 from ckptstore.inspect.opened import Opened, opened
+from ckptstore.inspect.progress import Progress
 from ckptstore.storage import StorageStats, View
 from ckptstore.storage.local.bulk import WholeFrame
 from ckptstore.storage.local.format import MAJOR
@@ -83,7 +84,12 @@ class StoreReport(NamedTuple):
 
 
 def store_report(
-    path: str | os.PathLike[str], *, top: int = 10, channels: bool | None = None, lock_timeout: float = 30.0
+    path: str | os.PathLike[str],
+    *,
+    top: int = 10,
+    channels: bool | None = None,
+    lock_timeout: float = 30.0,
+    progress: Progress | None = None,
 ) -> StoreReport:
     """Describe a store.
 
@@ -92,6 +98,7 @@ def store_report(
         channels: whether the breakdown says how the values of each channel are stored; None: for stores of up to `CHANNELS_UP_TO`
             frames.
         lock_timeout: seconds, see `opened`.
+        progress: told up to which LSN of how many the log was read.
 
     Raises:
         InvalidArgumentError: `top` is negative.
@@ -111,7 +118,7 @@ def store_report(
         breakdown = None
         if top:
             wanted = stats.frames <= CHANNELS_UP_TO if channels is None else channels
-            breakdown = _breakdown(here, stats, top, problems, ChannelTally() if wanted else None)
+            breakdown = _breakdown(here, stats, top, problems, ChannelTally() if wanted else None, progress)
         return StoreReport(
             str(here.path),
             MAJOR,
@@ -133,11 +140,20 @@ def store_report(
         )
 
 
-def _breakdown(here: Opened, stats: StorageStats, top: int, problems: list[str], channels: ChannelTally | None) -> Breakdown:
+def _breakdown(
+    here: Opened,
+    stats: StorageStats,
+    top: int,
+    problems: list[str],
+    channels: ChannelTally | None,
+    progress: Progress | None,
+) -> Breakdown:
     with here.storage.view() as view:
         dead = set(view.dead())
         tally = _Tally(live_threads=set(view.threads()))
     for first in range(1, stats.last_lsn + 1, _STRETCH):
+        if progress is not None:
+            progress(first - 1, stats.last_lsn)
         with here.storage.view() as view:
             for found in here.storage.frames_between(view, first, min(first + _STRETCH, stats.last_lsn + 1), dead):
                 if isinstance(found, CkptStoreError):

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 from ckptstore.codec.inert import UnreadableValueError, inert
 from ckptstore.errors import CorruptionError, InvalidArgumentError, StaleIndexError
 from ckptstore.inspect.looking import looking
-from ckptstore.inspect.progress import Progress, silent
+from ckptstore.inspect.progress import Progress
 from ckptstore.inspect.refs import Reference, find_checkpoint, find_lane, id_of, live_entries
 from ckptstore.lineage.reader import checked_record
 from ckptstore.storage import View
@@ -71,7 +71,7 @@ def log_report(
     leaves: bool = False,
     limit: int | None = None,
     lock_timeout: float = 30.0,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> LogReport:
     """The tree of a lane; of a checkpoint, where the reference names one, its lineage.
 
@@ -111,7 +111,8 @@ def log_report(
             with here.storage.view() as view:
                 for entry in shown[at : at + _STRETCH]:
                     found.append(_entry(view, number, entry, entry.number == head, children[entry.number], problems))
-            progress(len(found), len(shown))
+            if progress is not None:
+                progress(len(found), len(shown))
     count = sum(1 for entry in entries if not children[entry.number])
     return LogReport(lane.thread, lane.ns, head_id, total, count, found, problems)
 

@@ -36,6 +36,7 @@ from ckptstore.errors import CkptStoreError
 from ckptstore.lineage.reach import all_numbers
 from ckptstore.lineage.values import MOST_FRAMES, Values, facts_of
 from ckptstore.model import Ref
+from ckptstore.progress import Progress
 from ckptstore.storage import Compaction, Frame, Rewrite, Storage, View
 
 logger = logging.getLogger("ckptstore")
@@ -43,15 +44,30 @@ logger = logging.getLogger("ckptstore")
 # In the background: when half of the log is dead, and at least so much that a rewrite is felt.
 _WORTH_BYTES = 8 << 20
 _WORTH_SHARE = 0.5
+# Frames between two words to whoever wants to know how far it is.
+_TOLD_EVERY = 256
 # A deleted thread's ids are remembered for at most so long (options.late_window), in ms.
 _LATE_MS = 366 * 86_400_000
 
 
-def compact(storage: Storage, values: Values, least_dead: float, stop: Callable[[], bool] = lambda: False) -> Compaction:
-    """Give the space of dead records back; see `Storage.compact`."""
+def compact(
+    storage: Storage,
+    values: Values,
+    least_dead: float,
+    stop: Callable[[], bool] = lambda: False,
+    progress: Progress | None = None,
+) -> Compaction:
+    """Give the space of dead records back; see `Storage.compact`.
+
+    Args:
+        progress: told up to which LSN of how many the log was looked at.
+    """
     # Numbers are never reused, also when the records that gave them are gone.
     told = storage.commit(_remember_numbers)
-    return storage.compact(lambda view: Liveness(storage, view, values, told), least_dead=least_dead, stop=stop)
+    done = storage.compact(lambda view: Liveness(storage, view, values, told, progress), least_dead=least_dead, stop=stop)
+    if progress is not None:
+        progress(told, told)
+    return done
 
 
 def _remember_numbers(view: View) -> list[Encoded]:
@@ -68,11 +84,12 @@ class _Anew(NamedTuple):
 class Liveness:
     """A survey of one view."""
 
-    def __init__(self, storage: Storage, view: View, values: Values, told: int) -> None:
+    def __init__(self, storage: Storage, view: View, values: Values, told: int, progress: Progress | None = None) -> None:
         self._storage = storage
         self._values = values
         self._told = told
         """LSN of the record that remembers the numbers; the ones before say nothing more."""
+        self._progress = progress
         self._now = time.time_ns() // 1_000_000
         self._lanes: set[int] = set()
         self._live_lanes: set[int] = set()
@@ -165,6 +182,8 @@ class Liveness:
         oldest = first == 1
 
         def rewrite(frame: Frame) -> Sequence[Encoded | None] | None:
+            if self._progress is not None and not frame.lsn % _TOLD_EVERY:
+                self._progress(frame.lsn, self._told)
             records = [
                 self._rewritten(frame, Ref(frame.lsn, ordinal), entry, needed, oldest)
                 for ordinal, entry in enumerate(frame.entries)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
 
@@ -36,6 +36,7 @@ from ckptstore.lineage.listing import ns_name, thread_name
 from ckptstore.lineage.ownership import read_record
 from ckptstore.lineage.reach import all_numbers, closure, reachable
 from ckptstore.model import Ref, Source
+from ckptstore.progress import Progress
 from ckptstore.storage import Resolve, Storage, View
 from ckptstore.storage.catalog import CheckpointEntry
 from ckptstore.upkeep import removal
@@ -118,6 +119,7 @@ def prune(
     *,
     dry_run: bool = False,
     most: int | None = None,
+    progress: Progress | None = None,
 ) -> PruneReport:
     """Apply a policy.
 
@@ -125,8 +127,9 @@ def prune(
         threads: only these; all when None.
         dry_run: find out what would go, and what that would give back; remove nothing.
         most: threads to prune to their heads at most, for `max_bytes`.
+        progress: told how many threads of how many were looked at; for `max_bytes` a second time.
     """
-    return _Prune(storage, policy, dry_run).run(threads, most)
+    return _Prune(storage, policy, dry_run, progress).run(threads, most)
 
 
 class _Lane:
@@ -199,9 +202,10 @@ class _Plan(NamedTuple):
 class _Prune:
     """One application of a policy."""
 
-    def __init__(self, storage: Storage, policy: RetentionPolicy, dry_run: bool) -> None:
+    def __init__(self, storage: Storage, policy: RetentionPolicy, dry_run: bool, progress: Progress | None) -> None:
         self._storage = storage
         self._policy = policy
+        self._progress = progress
         self._dry_run = dry_run
         self._now = time.time_ns() // 1_000_000
         self._done: dict[str, ThreadPrune] = {}
@@ -210,7 +214,7 @@ class _Prune:
     def run(self, threads: Iterable[str] | None, most: int | None) -> PruneReport:
         active: dict[str, int | None] = {}
         saved = 0
-        for name in self._names(threads):
+        for name in self._told(self._names(threads)):
             try:
                 plan, given_back = self._planned(name, heads_only=False)
             except (CheckpointLineageError, CorruptionError) as error:
@@ -233,6 +237,13 @@ class _Prune:
             self._unmet,
             self._dry_run,
         )
+
+    def _told(self, names: Sequence[str]) -> Iterator[str]:
+        """The names one by one, and a word about each that is done."""
+        for at, name in enumerate(names, start=1):
+            yield name
+            if self._progress is not None:
+                self._progress(at, len(names))
 
     def _names(self, threads: Iterable[str] | None) -> list[str]:
         if threads is not None:
@@ -271,7 +282,7 @@ class _Prune:
         assert limit is not None
         live = self._storage.stats().live_bytes - (saved if self._dry_run else 0)
         oldest_first = sorted(active, key=lambda name: active[name] or 0)
-        for name in oldest_first[:most]:
+        for name in self._told(oldest_first[:most]):
             if live <= limit:
                 return
             known = self._done.get(name)

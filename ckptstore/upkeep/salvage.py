@@ -40,10 +40,11 @@ from ckptstore.lineage.reach import all_numbers
 from ckptstore.lineage.reader import checked_record
 from ckptstore.lineage.values import Values
 from ckptstore.model import CheckpointRecord, Consumed, LaneName, Origin, Ref, Typed, WriteEntry, WritesRecord
+from ckptstore.progress import Progress
 from ckptstore.storage import Storage, View
 from ckptstore.storage.catalog import CheckpointEntry, WritesEntry
 from ckptstore.upkeep.removal import now_ms
-from ckptstore.upkeep.verify import CheckedLog, Checker, Problem
+from ckptstore.upkeep.verify import CheckedLog, Checker, Problem, count_checkpoints
 
 MOST_LOST = 1000
 """Losses that a report names; the others are counted."""
@@ -76,13 +77,14 @@ class DamagedLog(CheckedLog, Protocol):
         ...
 
 
-def salvage(log: DamagedLog, target: Commits, storage: Storage) -> SalvageReport:
+def salvage(log: DamagedLog, target: Commits, storage: Storage, progress: Progress | None = None) -> SalvageReport:
     """Save what is whole.
 
     Args:
         target, storage: an empty store, and the storage below it.
+        progress: told how many checkpoints of how many were looked at.
     """
-    return _Salvage(log, target, storage).run()
+    return _Salvage(log, target, storage, progress).run()
 
 
 class _Lane(NamedTuple):
@@ -105,9 +107,12 @@ class _Lane(NamedTuple):
 class _Salvage:
     """One salvage."""
 
-    def __init__(self, log: DamagedLog, target: Commits, storage: Storage) -> None:
+    def __init__(self, log: DamagedLog, target: Commits, storage: Storage, progress: Progress | None) -> None:
         self._log = log
         self._view: View = log.best_view()
+        self._progress = progress
+        self._seen = 0
+        self._total = 0 if progress is None else count_checkpoints(self._view)
         self._target = target
         self._storage = storage
         self._checker = Checker(self._view)
@@ -235,6 +240,9 @@ class _Salvage:
     # -- checkpoints ----------------------------------------------------------------------------------------------------
 
     def _checkpoint(self, lane: _Lane, entry: CheckpointEntry) -> None:
+        self._seen += 1
+        if self._progress is not None:
+            self._progress(self._seen, self._total)
         try:
             record = checked_record(self._view, lane.source, entry)
             values = {

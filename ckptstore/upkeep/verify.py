@@ -34,6 +34,7 @@ from ckptstore.lineage.listing import ns_name, thread_name
 from ckptstore.lineage.reach import all_numbers
 from ckptstore.lineage.values import MOST_FRAMES, Values
 from ckptstore.model import LaneName, Ref
+from ckptstore.progress import Progress
 from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry, WritesEntry
 
@@ -41,6 +42,8 @@ MOST_PROBLEMS = 1000
 """Problems that a report names; the others are counted."""
 
 _CACHE_BYTES = 64 << 20
+_TOLD_EVERY = 64
+"""Checkpoints between two words to whoever wants to know how far it is."""
 
 
 class Problem(NamedTuple):
@@ -154,10 +157,14 @@ class CheckedLog(Protocol):
     def differences(self) -> Iterable[DifferenceLike]: ...
 
 
-def verify_log(log: CheckedLog) -> VerifyReport:
-    """Check what the files hold."""
+def verify_log(log: CheckedLog, progress: Progress | None = None) -> VerifyReport:
+    """Check what the files hold.
+
+    Args:
+        progress: told how many live checkpoints of how many were looked at.
+    """
     view = log.best_view()
-    checker = Checker(view)
+    checker = Checker(view, progress)
     found = _Found()
     for fault in log.faults:
         found.add(checker.located(fault, log))
@@ -172,9 +179,9 @@ def verify_log(log: CheckedLog) -> VerifyReport:
     return found.report(checker, [*log.remarks, *checker.remarks], index, log.segments, log.frames, log.log_bytes)
 
 
-def verify_view(view: View) -> VerifyReport:
-    """Check the live records of a store that has no files."""
-    checker = Checker(view)
+def verify_view(view: View, progress: Progress | None = None) -> VerifyReport:
+    """Check the live records of a store that has no files; see `verify_log`."""
+    checker = Checker(view, progress)
     found = _Found()
     for problem in checker.problems():
         found.add(problem)
@@ -213,10 +220,15 @@ class _Found:
         )
 
 
+def count_checkpoints(view: View) -> int:
+    """Live checkpoints of all threads, as the index counts them."""
+    return sum(view.state(lane).checkpoints for thread in view.threads() for lane in view.lanes(thread))
+
+
 class Checker:
     """The live records of one view."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, progress: Progress | None = None) -> None:
         self._view = view
         self._values = Values(_CACHE_BYTES, lambda: self._activity)
         self._activity = Activity()
@@ -226,6 +238,8 @@ class Checker:
         """What is wrong with a value; empty for a good one."""
         self._owners: dict[int, tuple[int, int]] | None = None
         self._names: dict[int, LaneName] = {}
+        self._progress = progress
+        self._total = 0
 
     # -- naming ---------------------------------------------------------------------------------------------------------
 
@@ -308,6 +322,8 @@ class Checker:
     def problems(self) -> Iterator[Problem]:
         """Everything wrong with the live records."""
         view = self._view
+        if self._progress is not None:
+            self._total = count_checkpoints(view)
         for thread in view.threads():
             self.threads += 1
             try:
@@ -336,6 +352,8 @@ class Checker:
             if entry is not None:
                 live[number] = entry
                 yield from self._checkpoint(here, lane, entry, hashes)
+                if self._progress is not None and not len(live) % _TOLD_EVERY:
+                    self._progress(self.checkpoints + len(live), self._total)
             elif batches:
                 orphans += len(batches)
             for batch in batches:
@@ -344,6 +362,8 @@ class Checker:
             if history is not None:
                 yield from self._history(here._replace(checkpoint=self.id_of(lane, number)), history)
         self.checkpoints += len(live)
+        if self._progress is not None:
+            self._progress(self.checkpoints, self._total)
         self.orphans += orphans
         if orphans:
             self.remarks.append(f"{name}: {orphans} batches of writes on checkpoints that are not stored")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.progress
 
 import ckptstore
 from ckptstore.cli import output
@@ -82,7 +83,8 @@ def test_a_bar_shows_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, termina
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(output, "_PATIENCE", 0.0)
     with output.progress("counting", json) as told:
-        while shows and "counting" not in stream.getvalue():
+        assert (told is not None) == shows
+        while told is not None and "counting" not in stream.getvalue():
             told(1, 2)
     assert ("counting" in stream.getvalue()) == shows
 
@@ -92,8 +94,49 @@ def test_quick_work_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(output, "_PATIENCE", 3600.0)
     with output.progress("counting", False) as told:
+        assert told is not None
         told(1, 1)
     assert stream.getvalue() == ""
+
+
+BARS = ["inspect", "threads", "log", "verify", "compact", "prune", "rm", "backup", "salvage"]
+"""Commands that may take long; `restore` needs a backup first."""
+
+
+def _with_a_bar(command: str, folder: Path) -> list[object]:
+    more: dict[str, list[object]] = {
+        "log": ["large"],
+        "prune": ["--keep-last", 1],
+        "rm": ["large", "--yes"],
+        "backup": [folder.parent / "b"],
+        "salvage": [folder.parent / "saved"],
+    }
+    return [command, folder, *more.get(command, [])]
+
+
+@pytest.mark.parametrize("command", BARS)
+def test_bars_have_an_end_and_json_has_no_bar(
+    ckpt: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    ends: list[Any] = []
+    update = rich.progress.Progress.update
+
+    def watched(self: rich.progress.Progress, task: Any, **named: Any) -> None:
+        ends.append(named["total"])
+        update(self, task, **named)
+
+    monkeypatch.setattr(rich.progress.Progress, "update", watched)
+    monkeypatch.setattr("ckptstore.inspect.threads._TOLD_EVERY", 1)
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(output, "_PATIENCE", 0.0)
+    code = ckpt(*_with_a_bar(command, folder), "--json").code
+    assert (code, stream.getvalue(), ends) == (0, "", [])
+    if command in ("rm", "salvage"):
+        return  # done, and not to be done again
+    assert ckpt(*_with_a_bar(command, folder)).code == 0
+    assert ends
+    assert all(isinstance(end, int) and end > 0 for end in ends)
 
 
 def test_ctrl_c_is_one_line(ckpt: Callable[..., Any], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

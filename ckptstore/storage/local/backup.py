@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from ckptstore.errors import (
     NotWritableError,
     StorageIOError,
 )
+from ckptstore.progress import Progress
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.checking import hold, void_in
 from ckptstore.storage.local.frames import get_end
@@ -105,7 +106,7 @@ class _Manifest(NamedTuple):
 # -- backup ----------------------------------------------------------------------------------------------------------------
 
 
-def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS) -> BackupReport:
+def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS, progress: Progress | None = None) -> BackupReport:
     """Bring a backup up to date, or make one; see `ckptstore.backup`."""
     layout = Layout(destination)
     try:
@@ -125,7 +126,7 @@ def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS) -> BackupRep
                     end = get_end(view.kv)
                     assert end is not None
                     held = log.in_order(void_in(log, view))
-                return _Backup(log, held, end, layout, old, vfs).run(whole=not storage._live().private)
+                return _Backup(log, held, end, layout, old, vfs, progress).run(whole=not storage._live().private)
     except OSError as error:
         raise _failure(error, f"backup to {destination}") from None
 
@@ -133,7 +134,16 @@ def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS) -> BackupRep
 class _Backup:
     """One backup."""
 
-    def __init__(self, log: Log, held: list[Held], end: End, layout: Layout, old: _Manifest | None, vfs: Vfs) -> None:
+    def __init__(
+        self,
+        log: Log,
+        held: list[Held],
+        end: End,
+        layout: Layout,
+        old: _Manifest | None,
+        vfs: Vfs,
+        progress: Progress | None,
+    ) -> None:
         if log.faults or log.identity is None:
             raise CorruptionError(f"{log.faults[0].text}: nothing was backed up, an earlier backup stays as it is")
         self._log = log
@@ -149,20 +159,32 @@ class _Backup:
         self._old = {} if old is None else {item.segment: item for item in old.items}
         self._taken = now_ms()
         self._copied = self._copied_bytes = 0
+        self._progress = progress
+        self._before = 0
 
     def run(self, *, whole: bool) -> BackupReport:
         self._refuse_a_part(whole)
-        items = tuple(self._item(held, last=held is self._held[-1]) for held in self._held)
+        items = []
+        for held in self._held:
+            items.append(self._item(held, last=held is self._held[-1]))
+            self._tell(items[-1].bytes)
+            self._before += items[-1].bytes
         self._vfs.sync_folder(self._layout.segments)
         self._vfs.point("backup:synced")
         index = kept_kind(self._log.layout.index)
-        manifest = _Manifest(self._store, index, self._end, self._taken, items)
+        manifest = _Manifest(self._store, index, self._end, self._taken, tuple(items))
         self._vfs.write_file(self._layout.root / MANIFEST, _encoded(manifest))
         self._vfs.point("backup:counts")
         self._sweep({item.file for item in items})
         return BackupReport(
             len(items), sum(item.bytes for item in items), self._copied, self._copied_bytes, self._end.next_lsn - 1, self._taken
         )
+
+    def _tell(self, offset: int) -> None:
+        """Tell how far the present segment is."""
+        if self._progress is not None:
+            total = sum(self._end.tail if held is self._held[-1] else held.size for held in self._held)
+            self._progress(self._before + offset, total)
 
     def _refuse_a_part(self, whole: bool) -> None:
         """A store that was opened read-only in spite of damage shows what is before it: that is no reason to forget a better backup.
@@ -239,6 +261,7 @@ class _Backup:
         for offset, data in _blocks(held.fd, start, stop):
             self._vfs.pwrite(fd, data, offset)
             crc = crc32(data, crc)
+            self._tell(offset + len(data))
         self._copied += 1
         self._copied_bytes += stop - start
         return crc
@@ -268,7 +291,7 @@ def _old(destination: Path) -> _Manifest | None:
 # -- restore ---------------------------------------------------------------------------------------------------------------
 
 
-def restore(source: Path, path: Path, vfs: Vfs = OS) -> RestoreReport:
+def restore(source: Path, path: Path, vfs: Vfs = OS, progress: Progress | None = None) -> RestoreReport:
     """Make a store out of a backup; see `ckptstore.restore`."""
     if not (source / MANIFEST).is_file():
         raise NotAStoreError(f"{source} holds no backup: it has no file {MANIFEST}")
@@ -280,7 +303,7 @@ def restore(source: Path, path: Path, vfs: Vfs = OS) -> RestoreReport:
         path.parent.mkdir(parents=True, exist_ok=True)
         vfs.mkdir(beside)
         with _locked(beside / "LOCK", f"{path} is being restored by another process"):
-            report = _restored(source, manifest, beside, vfs)
+            report = _restored(source, manifest, beside, vfs, progress)
             vfs.rename(beside, path)
             vfs.point("restore:renamed")
             vfs.sync_folder(path.parent)
@@ -289,8 +312,17 @@ def restore(source: Path, path: Path, vfs: Vfs = OS) -> RestoreReport:
         raise _failure(error, f"restore to {path}") from None
 
 
-def _restored(source: Path, manifest: _Manifest, beside: Path, vfs: Vfs) -> RestoreReport:
+def _restored(source: Path, manifest: _Manifest, beside: Path, vfs: Vfs, progress: Progress | None) -> RestoreReport:
     layout = Layout(beside)
+    size = sum(item.bytes for item in manifest.items)
+    done = 0
+
+    def copied(data: bytes) -> None:
+        nonlocal done
+        done += len(data)
+        if progress is not None:
+            progress(done, size)
+
     # What a killed restore left behind.
     for folder in (layout.segments, layout.index, beside):
         for name in vfs.listdir(folder):
@@ -300,7 +332,7 @@ def _restored(source: Path, manifest: _Manifest, beside: Path, vfs: Vfs) -> Rest
         vfs.mkdir(folder)
     vfs.point("restore:begun")
     for item in manifest.items:
-        _take_over(source / "segments" / item.file, layout.segment(item.segment), item, vfs)
+        _take_over(source / "segments" / item.file, layout.segment(item.segment), item, vfs, copied)
         vfs.point("restore:copied")
     vfs.write_file(layout.store, manifest.store.encode())
     before = read_identity(vfs, layout)
@@ -323,11 +355,10 @@ def _restored(source: Path, manifest: _Manifest, beside: Path, vfs: Vfs) -> Rest
     for folder in (layout.segments, layout.index, beside):
         vfs.sync_folder(folder)
     vfs.point("restore:whole")
-    size = sum(item.bytes for item in manifest.items)
     return RestoreReport(len(manifest.items), size, lsn - 1, manifest.taken_ms, identity.timeline.hex())
 
 
-def _take_over(source: Path, target: Path, item: _Item, vfs: Vfs) -> None:
+def _take_over(source: Path, target: Path, item: _Item, vfs: Vfs, copied: Callable[[bytes], None]) -> None:
     """Copy one file of a backup, and check that it is the one that was made."""
     try:
         fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
@@ -341,6 +372,7 @@ def _take_over(source: Path, target: Path, item: _Item, vfs: Vfs) -> None:
                 vfs.pwrite(out, data, offset)
                 crc = crc32(data, crc)
                 size += len(data)
+                copied(data)
             vfs.fdatasync(out)
         finally:
             vfs.close(out)

@@ -25,6 +25,7 @@ from ckptstore.codec.names import name_hash
 from ckptstore.codec.records import HEADER, Entry, Kind, encode_lane, encode_thread, hashed_entry, pack, unpack
 from ckptstore.errors import CkptStoreError, LockTimeoutError, StaleIndexError
 from ckptstore.options import StoreOptions
+from ckptstore.progress import Progress
 from ckptstore.storage import View
 from ckptstore.storage.catalog import Catalog
 from ckptstore.storage.local.comparing import Difference, differences, locations
@@ -42,6 +43,8 @@ from ckptstore.storage.local.segment import Location
 from ckptstore.storage.local.vfs import OS
 
 _CHUNK = 5000
+# Frames between two words to whoever wants to know how far it is.
+_TOLD_EVERY = 256
 _OF_LANE = frozenset({Kind.CHECKPOINT, Kind.WRITES, Kind.HISTORY})
 # Numbers that no thread of the log has.
 _FIRST_FOUND = 1 << 31
@@ -63,8 +66,9 @@ class _Present(NamedTuple):
 class Checked:
     """A log that was read from end to end."""
 
-    def __init__(self, log: Log, present: _Present, fresh: IndexEnv, repair: bool) -> None:
+    def __init__(self, log: Log, present: _Present, fresh: IndexEnv, repair: bool, progress: Progress | None) -> None:
         self.log = log
+        self._progress = progress
         self.faults: list[Fault] = list(log.faults)
         self.remarks: list[str] = []
         """What is legal and worth knowing."""
@@ -157,10 +161,13 @@ class Checked:
                 self._remark_unpublished(held, end)
         durable = 0
         waiting: list[tuple[Piece, int]] = []
+        total = sum(other.size for other in self.log.held)
         for piece in self.log.pieces(held, stop):
             if piece.location.offset >= end:
                 break
             self.log_bytes += piece.location.length
+            if self._progress is not None and not self.frames % _TOLD_EVERY:
+                self._progress(self.log_bytes, total)
             header = piece.header
             if piece.frame is None or header is None:
                 waiting.append((piece, lsn if header is None else header.lsn))
@@ -331,13 +338,14 @@ def _introduce(catalog: Catalog, entries: list[Entry]) -> None:
 
 
 @contextmanager
-def checked(path: Path, lock_timeout: float = 5.0, *, repair: bool = False) -> Iterator[Checked]:
+def checked(path: Path, lock_timeout: float = 5.0, *, repair: bool = False, progress: Progress | None = None) -> Iterator[Checked]:
     """Read a whole store from its files, and its index beside it.
 
     Args:
         path: the folder, resolved.
         lock_timeout: seconds to wait for a process that opens or recovers the store.
         repair: put records whose namespace is lost into threads of their own, in the index that is built from the files.
+        progress: told how many bytes of the log of how many were read.
 
     Raises:
         StoreMissingError, NotAStoreError, FormatVersionError: there is nothing to read, or nothing that this version knows.
@@ -348,7 +356,7 @@ def checked(path: Path, lock_timeout: float = 5.0, *, repair: bool = False) -> I
         log, present = _held(stack, path, folder, lock_timeout)
         index = LmdbIndex(folder / "fresh")
         stack.callback(index.close)
-        done = Checked(log, present, index, repair)
+        done = Checked(log, present, index, repair, progress)
         stack.callback(done._fold.close)
         yield done
 
