@@ -16,7 +16,7 @@ from ckptstore.codec.serde import Serde
 from ckptstore.errors import InvalidArgumentError, ModeMismatchError, ReadOnlyError
 from ckptstore.lineage import reader
 from ckptstore.lineage.commits import Commits
-from ckptstore.lineage.listing import CheckpointIterator, list_threads
+from ckptstore.lineage.listing import AsyncCheckpointIterator, CheckpointIterator, list_threads
 from ckptstore.model import ChannelHistory, LaneName, Outline, StoredCheckpoint, ThreadInfo, Typed
 from ckptstore.options import StoreOptions, checked_options
 from ckptstore.progress import Progress
@@ -524,6 +524,39 @@ class Store(Commits):
     async def aget(self, lane: LaneName, id: str | None = None) -> StoredCheckpoint | None:
         """`get` in a worker thread."""
         return await asyncio.to_thread(self.get, lane, id)
+
+    async def aoutline(self, lane: LaneName, id: str | None = None) -> Outline | None:
+        """`outline` in a worker thread."""
+        return await asyncio.to_thread(self.outline, lane, id)
+
+    async def astate(
+        self,
+        lane: LaneName,
+        id: str | None = None,
+        *,
+        reducers: Mapping[str, Reducer],
+        serde: Serde | None = None,
+        channels: Sequence[str] | None = None,
+        strict: bool = False,
+    ) -> dict[str, Any]:
+        """`state` in a worker thread; the reducers run there, too."""
+        return await asyncio.to_thread(self.state, lane, id, reducers=reducers, serde=serde, channels=channels, strict=strict)
+
+    def alist(
+        self,
+        thread: str | None = None,
+        ns: str | None = None,
+        id: str | None = None,
+        *,
+        before: str | None = None,
+        accept: Callable[[dict[str, Any] | Typed], bool] | None = None,
+    ) -> AsyncCheckpointIterator:
+        """`list`, each step in a worker thread; `accept` is asked there, too."""
+        return AsyncCheckpointIterator(self.list(thread, ns, id, before=before, accept=accept))
+
+    async def aset_head(self, lane: LaneName, id: str) -> int:
+        """`set_head` in a worker thread."""
+        return await asyncio.to_thread(self.set_head, lane, id)
 
     async def ahistory(self, lane: LaneName, id: str | None, channels: Sequence[str]) -> dict[str, ChannelHistory]:
         """`history` in a worker thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -62,6 +63,22 @@ class CheckpointIterator:
                 if self._accept is None or self._accept(checked_record(view, number, entry).metadata):
                     return stored(view, self._values, lane, number, entry)
         raise StopIteration
+
+
+class AsyncCheckpointIterator:
+    """The same for an event loop: each step in a worker thread, and an error about one does not end the iteration."""
+
+    def __init__(self, found: CheckpointIterator) -> None:
+        self._found = found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> StoredCheckpoint:
+        item = await asyncio.to_thread(next, self._found, None)
+        if item is None:
+            raise StopAsyncIteration
+        return item
 
 
 def _plan(storage: Storage, thread: str | None, ns: str | None, id: str | None, before: str | None) -> Iterator[_Step]:
