@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, TypeVar, overload
 
 from ckptstore.codec.records import Encoded, encode_head, encode_meta
 from ckptstore.codec.serde import Serde
-from ckptstore.errors import InvalidArgumentError, ModeMismatchError, ReadOnlyError
+from ckptstore.errors import FrameGoneError, InvalidArgumentError, ModeMismatchError, ReadOnlyError
 from ckptstore.lineage import reader
 from ckptstore.lineage.commits import Commits
 from ckptstore.lineage.listing import AsyncCheckpointIterator, CheckpointIterator, list_threads
@@ -137,16 +137,20 @@ class Store(Commits):
         Raises:
             CorruptionError: names the checkpoint and what is damaged.
         """
-        with self._storage.view() as view:
-            number = view.lane(lane.thread, lane.ns)
-            if number is None:
-                return None
-            if id is None:
-                entry = view.head(number)
-            else:
-                known = view.number(number, id)
-                entry = None if known is None else view.live_checkpoint(number, known)
-            return None if entry is None else reader.stored(view, self._values, lane, number, entry, id)
+        while True:
+            try:
+                with self._storage.view() as view:
+                    number = view.lane(lane.thread, lane.ns)
+                    if number is None:
+                        return None
+                    if id is None:
+                        entry = view.head(number)
+                    else:
+                        known = view.number(number, id)
+                        entry = None if known is None else view.live_checkpoint(number, known)
+                    return None if entry is None else reader.stored(view, self._values, lane, number, entry, id)
+            except FrameGoneError:
+                continue
 
     def history(self, lane: LaneName, id: str | None, channels: Sequence[str]) -> dict[str, ChannelHistory]:
         """What each channel's ancestors contribute to a checkpoint: nearest value, then owned writes, oldest first.
@@ -156,15 +160,19 @@ class Store(Commits):
         Raises:
             CheckpointLineageIntegrityError: there is evidence that something of the past is lost.
         """
-        with self._storage.view() as view:
-            number = view.lane(lane.thread, lane.ns)
-            entry = None
-            if number is not None:
-                known = view.state(number).head if id is None else view.number(number, id)
-                entry = view.live_checkpoint(number, known) if known else None
-            if number is None or entry is None:
-                return {channel: ChannelHistory(None, []) for channel in channels}
-            return reader.history(view, self._values, lane, number, entry, channels)
+        while True:
+            try:
+                with self._storage.view() as view:
+                    number = view.lane(lane.thread, lane.ns)
+                    entry = None
+                    if number is not None:
+                        known = view.state(number).head if id is None else view.number(number, id)
+                        entry = view.live_checkpoint(number, known) if known else None
+                    if number is None or entry is None:
+                        return {channel: ChannelHistory(None, []) for channel in channels}
+                    return reader.history(view, self._values, lane, number, entry, channels)
+            except FrameGoneError:
+                continue
 
     def state(
         self,
@@ -190,25 +198,33 @@ class Store(Commits):
             MissingReducerError, CheckpointLineageIntegrityError, CorruptionError
         """
         how = serde if serde is not None else PlainSerde()
-        with self._storage.view() as view:
-            number = view.lane(lane.thread, lane.ns)
-            known = None if number is None else view.state(number).head if id is None else view.number(number, id)
-            entry = view.live_checkpoint(number, known) if number is not None and known else None
-            if number is None or entry is None:
-                raise InvalidArgumentError(f"{lane} holds no checkpoint id={id!r}")
+        while True:
+            try:
+                with self._storage.view() as view:
+                    number = view.lane(lane.thread, lane.ns)
+                    known = None if number is None else view.state(number).head if id is None else view.number(number, id)
+                    entry = view.live_checkpoint(number, known) if number is not None and known else None
+                    if number is None or entry is None:
+                        raise InvalidArgumentError(f"{lane} holds no checkpoint id={id!r}")
 
-            def loads(typed: Typed) -> Any:
-                return load_write(how, typed)
+                    def loads(typed: Typed) -> Any:
+                        return load_write(how, typed)
 
-            return materialize(view, self._values, lane, number, entry, reducers, loads, channels, strict=strict)
+                    return materialize(view, self._values, lane, number, entry, reducers, loads, channels, strict=strict)
+            except FrameGoneError:
+                continue
 
     def outline(self, lane: LaneName, id: str | None = None) -> Outline | None:
         """A checkpoint without its values and writes; without an id the lane's head. None where there is none."""
-        with self._storage.view() as view:
-            number = view.lane(lane.thread, lane.ns)
-            known = None if number is None else view.state(number).head if id is None else view.number(number, id)
-            entry = view.live_checkpoint(number, known) if number is not None and known else None
-            return None if number is None or entry is None else reader.outline(view, lane, number, entry)
+        while True:
+            try:
+                with self._storage.view() as view:
+                    number = view.lane(lane.thread, lane.ns)
+                    known = None if number is None else view.state(number).head if id is None else view.number(number, id)
+                    entry = view.live_checkpoint(number, known) if number is not None and known else None
+                    return None if number is None or entry is None else reader.outline(view, lane, number, entry)
+            except FrameGoneError:
+                continue
 
     def is_pruned(self, lane: LaneName, id: str) -> bool:
         """Whether this id was stored once and removed since, by `prune` or `delete_for_runs`."""

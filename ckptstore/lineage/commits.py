@@ -32,6 +32,7 @@ from ckptstore.codec.records import (
 from ckptstore.errors import (
     CheckpointLineageIntegrityError,
     ConflictError,
+    FrameGoneError,
     InvalidArgumentError,
     ThreadDeletedError,
     ValueTooLargeError,
@@ -185,7 +186,7 @@ class Commits:
         while True:
             try:
                 return self._put_once(draft)
-            except _Moved:
+            except (_Moved, FrameGoneError):
                 continue
 
     def _put_once(self, draft: _Draft) -> int:
@@ -476,7 +477,7 @@ class Commits:
         while True:
             try:
                 return self._put_writes_once(lane, target, serialized, task_id, task_path, token, origin, late)
-            except _Moved:
+            except (_Moved, FrameGoneError):
                 continue
 
     def _put_writes_once(

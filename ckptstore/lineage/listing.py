@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 from ckptstore.codec.names import name_hash
 from ckptstore.codec.records import Kind, checkpoint_id, entry_name
-from ckptstore.errors import CkptStoreError, CorruptionError
+from ckptstore.errors import CkptStoreError, CorruptionError, FrameGoneError
 from ckptstore.lineage.reader import checked_record, stored
 from ckptstore.lineage.values import Values
 from ckptstore.model import LaneName, StoredCheckpoint, ThreadInfo, Typed
-from ckptstore.storage import Storage, View
+from ckptstore.storage import Storage, View, read_again
 from ckptstore.storage.catalog import CheckpointEntry, LaneState
 
 # Threads listed in one view: it is closed before the caller goes on.
@@ -55,14 +56,23 @@ class CheckpointIterator:
         for step in self._plan:
             if isinstance(step, CkptStoreError):
                 raise step
-            lane, number, known = step
-            with self._storage.view() as view:
-                entry = view.live_checkpoint(number, known) if view.address(number) is not None else None
-                if entry is None:
-                    continue  # removed since the plan was made
-                if self._accept is None or self._accept(checked_record(view, number, entry).metadata):
-                    return stored(view, self._values, lane, number, entry)
+            item = self._read(step)
+            if item is not None:
+                return item
         raise StopIteration
+
+    def _read(self, item: _Item) -> StoredCheckpoint | None:
+        """One checkpoint; None where it was removed since the plan was made, or is not accepted."""
+        lane, number, known = item
+        while True:
+            try:
+                with self._storage.view() as view:
+                    entry = view.live_checkpoint(number, known) if view.address(number) is not None else None
+                    if entry is None or not (self._accept is None or self._accept(checked_record(view, number, entry).metadata)):
+                        return None
+                    return stored(view, self._values, lane, number, entry)
+            except FrameGoneError:
+                continue
 
 
 class AsyncCheckpointIterator:
@@ -82,20 +92,24 @@ class AsyncCheckpointIterator:
 
 
 def _plan(storage: Storage, thread: str | None, ns: str | None, id: str | None, before: str | None) -> Iterator[_Step]:
-    lanes, unreadable = _lanes(storage, thread, ns)
+    lanes, unreadable = read_again(storage, partial(_lanes, thread=thread, ns=ns))
     yield from unreadable
     if id is not None:
         for lane, number in lanes:
-            with storage.view() as view:
-                known = view.number(number, id)
-                entry = None if known is None else view.live_checkpoint(number, known)
-                found = entry is not None and _is_before(view, number, entry, before)
-            if found and known is not None:
+            known = read_again(storage, partial(_known, lane=number, id=id, before=before))
+            if known is not None:
                 yield _Item(lane, number, known)
     elif len(lanes) == 1:
         yield from _by_place(storage, *lanes[0], before)
     else:
         yield from _by_id(storage, lanes, before)
+
+
+def _known(view: View, lane: int, id: str, before: str | None) -> int | None:
+    """The number of an id that a listing covers."""
+    known = view.number(lane, id)
+    entry = None if known is None else view.live_checkpoint(lane, known)
+    return known if entry is not None and _is_before(view, lane, entry, before) else None
 
 
 def _id(view: View, entry: CheckpointEntry) -> str:
@@ -124,13 +138,16 @@ def _by_place(storage: Storage, lane: LaneName, number: int, before: str | None)
             bound = _bound(view, number, before)
             place, compare_ids = (None, True) if bound is None else (bound.place, False)
     while True:
-        with storage.view() as view:
-            step = next(view.newest_first(number, place), None)
-            if step is None:
-                return
-            place, found = step
-            entry = view.live_checkpoint(number, found)
-            wanted = entry is not None and not (compare_ids and before is not None and _id(view, entry) >= before)
+        try:
+            with storage.view() as view:
+                step = next(view.newest_first(number, place), None)
+                if step is None:
+                    return
+                entry = view.live_checkpoint(number, step[1])
+                wanted = entry is not None and not (compare_ids and before is not None and _id(view, entry) >= before)
+        except FrameGoneError:
+            continue
+        place, found = step
         if wanted:
             yield _Item(lane, number, found)
 
@@ -139,44 +156,56 @@ def _by_id(storage: Storage, lanes: Sequence[tuple[LaneName, int]], before: str 
     """Several lanes, by id descending: a subgraph's checkpoint may land before the one of its root."""
     found: list[tuple[str, int, LaneName, int]] = []
     for lane, number in lanes:
-        with storage.view() as view:
-            bound = None if before is None else _bound(view, number, before)
-            for _, known in view.newest_first(number, None if bound is None else bound.place):
-                entry = view.live_checkpoint(number, known)
-                if entry is None:
-                    continue
-                try:
-                    id = _id(view, entry)
-                except CkptStoreError as error:
-                    yield CorruptionError(f"{lane}, checkpoint number {known}: {error}")
-                    continue
-                if bound is not None or before is None or id < before:
-                    found.append((id, known, lane, number))
+        readable, unreadable = read_again(storage, partial(_ids, name=lane, lane=number, before=before))
+        yield from unreadable
+        found += [(id, known, lane, number) for id, known in readable]
     found.sort(key=lambda item: (item[0], item[1]), reverse=True)
     for _, known, lane, number in found:
         yield _Item(lane, number, known)
 
 
-def _lanes(storage: Storage, thread: str | None, ns: str | None) -> tuple[Sequence[tuple[LaneName, int]], Sequence[CkptStoreError]]:
+def _ids(view: View, name: LaneName, lane: int, before: str | None) -> tuple[list[tuple[str, int]], list[CkptStoreError]]:
+    """(id, number) of the checkpoints of a lane that a listing covers, and an error for each whose id cannot be read."""
+    readable: list[tuple[str, int]] = []
+    unreadable: list[CkptStoreError] = []
+    bound = None if before is None else _bound(view, lane, before)
+    for _, known in view.newest_first(lane, None if bound is None else bound.place):
+        entry = view.live_checkpoint(lane, known)
+        if entry is None:
+            continue
+        try:
+            id = _id(view, entry)
+        except FrameGoneError:
+            raise
+        except CkptStoreError as error:
+            unreadable.append(CorruptionError(f"{name}, checkpoint number {known}: {error}"))
+            continue
+        if bound is not None or before is None or id < before:
+            readable.append((id, known))
+    return readable, unreadable
+
+
+def _lanes(view: View, thread: str | None, ns: str | None) -> tuple[Sequence[tuple[LaneName, int]], Sequence[CkptStoreError]]:
     """(name, number) of the lanes that a listing covers, and an error for each whose name cannot be read."""
     lanes: list[tuple[LaneName, int]] = []
     unreadable: list[CkptStoreError] = []
-    with storage.view() as view:
-        if thread is not None and ns is not None:
-            number = view.lane(thread, ns)
-            return ([] if number is None else [(LaneName(thread, ns), number)]), []
-        if thread is None:
-            threads = view.threads()
-        else:
-            one = view.thread(thread)
-            threads = [] if one is None else [one]
-        for number in threads:
-            try:
-                name = thread if thread is not None else thread_name(view, number)
-                named = [(LaneName(name, ns_name(view, lane)), lane) for lane in view.lanes(number)]
-                lanes += [(lane_name, lane) for lane_name, lane in named if ns is None or lane_name.ns == ns]
-            except CkptStoreError as error:
-                unreadable.append(CorruptionError(f"the name of thread number {number} or of one of its namespaces: {error}"))
+    if thread is not None and ns is not None:
+        number = view.lane(thread, ns)
+        return ([] if number is None else [(LaneName(thread, ns), number)]), []
+    if thread is None:
+        threads = view.threads()
+    else:
+        one = view.thread(thread)
+        threads = [] if one is None else [one]
+    for number in threads:
+        try:
+            name = thread if thread is not None else thread_name(view, number)
+            named = [(LaneName(name, ns_name(view, lane)), lane) for lane in view.lanes(number)]
+            lanes += [(lane_name, lane) for lane_name, lane in named if ns is None or lane_name.ns == ns]
+        except FrameGoneError:
+            raise
+        except CkptStoreError as error:
+            unreadable.append(CorruptionError(f"the name of thread number {number} or of one of its namespaces: {error}"))
     return lanes, unreadable
 
 
@@ -201,11 +230,14 @@ def list_threads(storage: Storage) -> Iterator[ThreadInfo]:
         end, _ = view.next_numbers()
     first = 1
     while first < end:
-        with storage.view() as view:
-            threads = view.threads_between(first, end, _PORTION)
-            first = max(threads, default=end) + 1
-            found = _thread_infos(view, threads) if threads else []
+        first, found = read_again(storage, partial(_thread_portion, first=first, end=end))
         yield from found
+
+
+def _thread_portion(view: View, first: int, end: int) -> tuple[int, list[ThreadInfo]]:
+    """(number to go on with, what is to be said of the next threads)."""
+    threads = view.threads_between(first, end, _PORTION)
+    return max(threads, default=end) + 1, _thread_infos(view, threads) if threads else []
 
 
 def _thread_infos(view: View, threads: Mapping[int, tuple[int, int]]) -> list[ThreadInfo]:

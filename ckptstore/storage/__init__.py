@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from ckptstore.activity import Activity
 from ckptstore.codec.records import Encoded, Entry, Kind, decode_body, decode_writes
-from ckptstore.errors import StaleIndexError
+from ckptstore.errors import FrameGoneError, StaleIndexError
 from ckptstore.model import Ref, WritesRecord
 from ckptstore.storage.catalog import Catalog
 
@@ -93,6 +93,7 @@ class View(Catalog):
 
 Batch = Sequence[Encoded]
 Resolve = Callable[[View], Batch]
+_Answer = TypeVar("_Answer")
 
 
 Rewrite = Callable[[Frame], Sequence[Encoded | None] | None]
@@ -188,3 +189,16 @@ class Storage(Protocol):
     def close(self) -> None:
         """Release everything; idempotent."""
         ...
+
+
+def read_again(storage: Storage, read: Callable[[View], _Answer]) -> _Answer:
+    """What `read` makes of a view; of a newer one where a compaction took away what it was reading.
+
+    Each time round another compaction has ended, so this ends.
+    """
+    while True:
+        try:
+            with storage.view() as view:
+                return read(view)
+        except FrameGoneError:
+            continue

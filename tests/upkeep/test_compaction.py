@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import ckptstore
-from ckptstore import LaneName, Store
+from ckptstore import LaneName, Store, StoreOptions
 from ckptstore.errors import CkptStoreError, CorruptionError
+from ckptstore.storage.local.handle import LocalStorage
+from ckptstore.storage.local.vfs import Vfs
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
 from tests.contract.calls import LANE, ids, open_at, pending, put, values, write
 from tests.crash.programs import SEGMENT, UNSYNCED, opened
@@ -230,6 +232,60 @@ def test_a_reader_in_the_middle_of_a_list(tmp_path: Path) -> None:
         store.delete("u")
         store.compact()
         assert [item.id for item in listed] == [f"{number:02}" for number in range(38, -1, -1)]
+
+
+REMOVER = """
+import sys
+from ckptstore import LaneName
+from tests.contract.calls import open_at
+with open_at(sys.argv[1], segment_bytes=4096, auto_compact=False) as store:
+    store.delete("t") if sys.argv[2] == "delete" else store.prune("t")
+    assert store.compact().segments_before
+"""
+
+
+class _Slow(Vfs):
+    """While it opens a segment, another process removes and compacts."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def open(self, path: Path, *, create: bool = False, read_only: bool = False) -> int:
+        if path.suffix == ".seg" and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().open(path, create=create, read_only=read_only)
+
+
+READS: list[tuple[str, Callable[[Store], object], object]] = [
+    ("prune", lambda store: values(store), {"m": "5" * 900}),  # stands elsewhere now
+    ("prune", lambda store: ids(store), ["5"]),
+    ("prune", lambda store: values(store, "0") if store.get(LANE, "0") else "gone", "gone"),  # its frame names the thread, too
+    ("delete", lambda store: store.get(LANE), None),
+    ("delete", lambda store: store.outline(LANE), None),
+    ("delete", lambda store: store.history(LANE, "5", ["m"])["m"].seed, None),
+    ("delete", lambda store: ids(store, None, None), []),
+    ("delete", lambda store: ids(store, id="4"), []),
+    ("delete", lambda store: list(store.threads()), []),
+    ("prune", lambda store: put(store, "6", "4", {"m": "6" * 900}) and ids(store), ["6", "5"]),
+]
+
+
+@pytest.mark.parametrize(("removal", "read", "expected"), READS)
+def test_a_read_that_is_overtaken_by_a_compaction_in_another_process(
+    tmp_path: Path, removal: str, read: Callable[[Store], object], expected: object
+) -> None:
+    """Its snapshot names segments that are gone by the time it opens them: it reads again, and no error is shown."""
+    path = tmp_path / "store"
+    with open_at(path, segment_bytes=SEGMENT, auto_compact=False) as store:
+        for number in range(6):
+            put(store, f"{number}", f"{number - 1}" if number else None, {"m": f"{number}" * 900})
+    slow = _Slow()
+    chosen = StoreOptions(segment_bytes=SEGMENT, auto_compact=False, cache_bytes=0)
+    with Store(storage := LocalStorage(path, chosen, slow), chosen) as store:
+        slow.meanwhile = lambda: child(REMOVER, path, removal).wait()
+        storage._live().segments.close()
+        assert read(store) == expected
+        assert slow.meanwhile is None
 
 
 # -- faults that were found ---------------------------------------------------------------------------------------------------

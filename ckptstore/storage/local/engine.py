@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from ckptstore.activity import Activity
-from ckptstore.codec.records import Encoded, Entry, pack
+from ckptstore.codec.records import Encoded, Entry, Kind, pack
 from ckptstore.errors import (
     CkptStoreError,
     CorruptionError,
@@ -74,7 +74,7 @@ _NOTHING = (b"", b"\0")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
-_Found = TypeVar("_Found")
+_Found = TypeVar("_Found", Frame, list[Entry])
 
 
 class _LocalView(View):
@@ -90,14 +90,14 @@ class _LocalView(View):
         engine.cache.of_generation(self._generation)
 
     def frame(self, lsn: int) -> Frame:
-        frame = self._engine.cache.get(lsn)
+        frame = self._engine.cache.get(lsn, self._generation)
         if frame is None:
             frame = self._engine.read_frame(self._kv, lsn)
             self._engine.cache.put(frame, self._generation)
         return frame
 
     def entries(self, lsn: int) -> list[Entry]:
-        frame = self._engine.cache.get(lsn)
+        frame = self._engine.cache.get(lsn, self._generation)
         if frame is not None:
             return frame.entries
         if lsn not in self._directories:
@@ -182,7 +182,9 @@ class Engine:
         self._check(location, header, lsn)
         return entries
 
-    def _read(self, kv: Kv, lsn: int, read: Callable[[Location], _Found]) -> tuple[Location, _Found]:
+    def _read(
+        self, kv: Kv, lsn: int, read: Callable[[Location], tuple[fmt.FrameHeader, _Found]]
+    ) -> tuple[Location, tuple[fmt.FrameHeader, _Found]]:
         location = self._located(kv, lsn)
         try:
             try:
@@ -195,7 +197,12 @@ class Engine:
                     raise FrameGoneError(f"LSN {lsn} was removed and compacted away while it was read: read again") from None
                 if moved == location:
                     raise
-                return moved, read(moved)
+                header, found = read(moved)
+                if any(entry[0] == Kind.VOID for entry in (found.entries if isinstance(found, Frame) else found)):
+                    raise FrameGoneError(
+                        f"a record of LSN {lsn} may have been compacted away while it was read: read again"
+                    ) from None
+                return moved, (header, found)
         except CorruptionError as error:
             raise CorruptionError(f"LSN {lsn}: {error}") from None
 

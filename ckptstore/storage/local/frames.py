@@ -87,9 +87,14 @@ class FrameCache:
                 self._frames.clear()
                 self._bytes = 0
 
-    def get(self, lsn: int) -> Frame | None:
+    def get(self, lsn: int, generation: int) -> Frame | None:
+        """A frame that is kept.
+
+        Args:
+            generation: of the view that asks; one from before a compaction may need records that are void since.
+        """
         with self._lock:
-            frame = self._frames.get(lsn)
+            frame = self._frames.get(lsn) if generation == self._generation else None
             if frame is not None:
                 self._frames.move_to_end(lsn)
             return frame

@@ -275,7 +275,7 @@ class HeldView(View):
         return self._kv
 
     def frame(self, lsn: int) -> Frame:
-        frame = self._cache.get(lsn)
+        frame = self._cache.get(lsn, 0)
         if frame is None:
             location = get_location(self._kv, lsn)
             if location is None:

@@ -179,8 +179,9 @@ class Segments:
         Raises:
             CorruptionError: names segment, offset and what does not match.
         """
+        data = self._pread(location, location.length)
         try:
-            return fmt.decode_frame(self._pread(location, location.length))
+            return fmt.decode_frame(data)
         except CorruptionError as error:
             raise self._damaged(location, error) from None
 
