@@ -111,6 +111,20 @@ def test_a_power_cut_after_a_failed_fsync_keeps_what_was_acknowledged(running: R
         assert found in (EXPECTED[-1], after(EXPECTED[-1], MORE))
 
 
+def test_what_recovery_from_a_failed_fsync_leaves_behind_is_kept(running: Running) -> None:
+    """A torn tail behind the segment that is written anew."""
+    path, fs, store = running
+    fs.fail("fdatasync", EIO, path="segments/*")
+    with pytest.raises(DurabilityUnknownError):
+        run(store, MORE)
+    store.close()
+    segment = path / "segments" / f"{1:020}.seg"
+    tail = segment.read_bytes().rstrip(b"\0")
+    segment.write_bytes(tail + b"torn")
+    assert _reopened(path) == after(EXPECTED[-1], MORE)
+    assert [kept.read_bytes() for kept in (path / "torn").iterdir()] == [b"torn"]
+
+
 def test_a_failed_fsync_where_the_poison_file_cannot_be_written(running: Running) -> None:
     """The page that open processes share carries the news; then a clean reopen reads everything that is in the file."""
     path, fs, store = running

@@ -188,8 +188,21 @@ def cut(segments: Segments, segment: int, tail: int) -> int:
 
     Order: the copy is durable before the cut, and the cut before anything is appended in its place.
     """
-    vfs, layout = segments.vfs, segments.layout
+    vfs = segments.vfs
     fd = segments.fd(segment)
+    extra = _keep(segments, segment, tail)
+    if extra:
+        vfs.truncate(fd, tail)
+        vfs.fdatasync(fd)
+        vfs.point("torn:cut")
+    elif vfs.size(fd) > tail:
+        vfs.truncate(fd, tail)
+    return extra
+
+
+def _keep(segments: Segments, segment: int, tail: int) -> int:
+    """Copy what stands after `tail` to torn/, durably; return how many bytes that are."""
+    vfs, layout = segments.vfs, segments.layout
     extra = left_over(segments, segment, tail)
     if extra:
         vfs.mkdir(layout.torn)
@@ -197,12 +210,7 @@ def cut(segments: Segments, segment: int, tail: int) -> int:
         kept = layout.torn / f"{segment:020d}-{tail}"
         vfs.write_file(kept, extra)
         vfs.point("torn:kept")
-        vfs.truncate(fd, tail)
-        vfs.fdatasync(fd)
-        vfs.point("torn:cut")
         logger.warning("%s: cut %d bytes after offset %d; kept in %s", layout.segment(segment), len(extra), tail, kept)
-    elif vfs.size(fd) > tail:
-        vfs.truncate(fd, tail)
     return len(extra)
 
 
@@ -213,6 +221,7 @@ def rewrite_last(segments: Segments, headers: list[fmt.SegmentHeader], end: End)
     their LSNs; only the chain is sealed anew.
     """
     old = headers[-1]
+    _keep(segments, old.segment, end.tail)
     number = max(header.segment for header in headers) + 1
     pieces: list[tuple[fmt.FrameHeader, bytes]] = []
     fd = segments.fd(old.segment)
