@@ -158,6 +158,23 @@ def test_a_lock_timeout_within_one_process_says_so(tmp_path: Path) -> None:
 # -- opening -------------------------------------------------------------------------------------------------------------
 
 
+def test_a_store_that_another_process_makes_in_that_moment(tmp_path: Path, spawn: Spawn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was not there when the folder was looked at first, and is when its files are."""
+    (tmp_path / "store").mkdir()
+    listdir = os.listdir
+
+    def meanwhile(path: Path) -> list[str]:
+        monkeypatch.undo()
+        child = spawn("come_and_go", path, "p", 1)
+        assert child.hear() == "done"
+        child.finish()
+        return listdir(path)
+
+    monkeypatch.setattr(os, "listdir", meanwhile)
+    with opened(tmp_path / "store") as store:
+        assert ids(store, "t") == ["p-0"]
+
+
 def test_opening_while_another_process_recovers(tmp_path: Path, spawn: Spawn) -> None:
     """Who comes meanwhile waits, and is told for whom when it takes too long."""
     with opened(tmp_path / "live") as store:

@@ -133,7 +133,10 @@ class _Opening:
             raise StoreMissingError(f"there is no store at {root}, and read_only=True does not create one")
         known = {"STORE.tmp", "LOCK", "segments", "index", "torn"}
         if root.exists():
-            foreign = sorted(set(os.listdir(root)) - known)
+            there_now = set(os.listdir(root))
+            if "STORE" in there_now:
+                return  # made by another process in this moment
+            foreign = sorted(there_now - known)
             if foreign:
                 raise NotAStoreError(f"{root} holds other files ({foreign[0]!r}, ...) and no store: choose an empty folder")
         try:
