@@ -6,97 +6,21 @@ not at all, the store opens and works, and other processes that have it open go 
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 import ckptstore
-from tests.crash.programs import LEVELS, Call, Level, assert_prefix, opened, program, run, seen, states
+from tests.crash.killing import LENGTH, Died, Killer, append_junk, checked, counted, drop_index
+from tests.crash.programs import LEVELS, Call, Level, opened, program, run, seen, states
 
-ROOT = Path(__file__).resolve().parents[2]
-LENGTH = 24
 LAST = Call("put", "last", "last", None, "last")
 # At which level a store is open makes no difference to its index, so the other kind is tried at one of them.
 LEVELS_AND_INDEXES = [*((level, "lmdb") for level in LEVELS), ("process", "sqlite")]
-
-
-class Died(NamedTuple):
-    """What is known of a child that is gone."""
-
-    acknowledged: int
-    status: int
-    lines: list[str]
-
-
-class Killer:
-    """Starts children that die, and reads what they said."""
-
-    def __init__(self) -> None:
-        self._server = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("kill_child.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
-        )
-
-    def run(
-        self,
-        store: Path,
-        level: Level,
-        *,
-        seed: int,
-        point: str | None = None,
-        nth: int = 1,
-        first: int = 0,
-        length: int = LENGTH,
-        fail_fsync: int = 0,
-        kill_after: float | None = None,
-        index: str | None = None,
-    ) -> Died:
-        """Run a child until it is gone.
-
-        Args:
-            point: shell pattern of the point at which it kills itself, the `nth` time.
-            first: calls of the program that are made already.
-            fail_fsync: number of the fsync that fails; 0 for none.
-            kill_after: kill it from outside, seconds after it opened the store.
-            index: kind of the index; None keeps what the store has.
-        """
-        job = {"store": str(store), "level": level, "seed": seed, "point": point, "nth": nth, "first": first, "index": index}
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
-        self._server.stdin.write(json.dumps({**job, "length": length, "fail_fsync": fail_fsync}) + "\n")
-        self._server.stdin.flush()
-        acknowledged, pid, lines = first, 0, []
-        for line in self._server.stdout:
-            word, _, value = line.strip().partition(" ")
-            lines.append(word)
-            if word == "pid":
-                pid = int(value)
-            elif word == "open" and kill_after is not None:
-                time.sleep(kill_after)
-                os.kill(pid, signal.SIGKILL)  # not reaped before `end`, so the pid is still its own
-            elif word == "ack":
-                acknowledged = int(value)
-            elif word == "end":
-                return Died(acknowledged, int(value), lines)
-        raise AssertionError(f"the child server is gone: {lines}")
-
-    def close(self) -> None:
-        assert self._server.stdin is not None
-        self._server.stdin.close()
-        self._server.wait(10)
 
 
 @pytest.fixture(scope="module")
@@ -104,28 +28,6 @@ def killer() -> Iterator[Killer]:
     killer = Killer()
     yield killer
     killer.close()
-
-
-def _counted(found: Any, expected: Any, least: int) -> int:
-    """How many calls of the program a store holds: those acknowledged, and at most the one that was going on."""
-    assert_prefix(found, expected, least, least + 1)
-    return least if found == expected[least] else least + 1
-
-
-def _checked(folder: Path, level: Level, seed: int, died: Died, length: int = LENGTH) -> None:
-    """A store after a kill holds what was acknowledged, is the same when opened again, and takes the rest of the program."""
-    calls = program(seed, length)
-    expected = states(calls)
-    least = died.acknowledged
-    with opened(folder, level) as store:
-        found = seen(store)
-    count = least if least == len(calls) else _counted(found, expected, least)
-    with opened(folder, level) as store:
-        assert seen(store) == found == expected[count]
-        for call in calls[count:]:
-            run(store, call)
-    with opened(folder) as store:
-        assert seen(store) == expected[-1]
 
 
 # Point, and how often it is passed before the kill. `segment:*` is passed once when the store is created.
@@ -186,7 +88,7 @@ def test_every_point_of_the_source_is_killed_at() -> None:
 def test_killed_while_writing(tmp_path: Path, killer: Killer, point: str, nth: int, level: Level, index: str) -> None:
     died = killer.run(tmp_path / "store", level, seed=1, point=point, nth=nth, index=index)
     assert died.status == -signal.SIGKILL
-    _checked(tmp_path / "store", level, 1, died)
+    checked(tmp_path / "store", level, 1, died)
 
 
 @pytest.mark.parametrize(("level", "index"), LEVELS_AND_INDEXES)
@@ -203,7 +105,7 @@ def test_others_go_on_when_a_writer_is_killed(
         nth = 1 if point.startswith("segment:") else nth
         died = killer.run(tmp_path / "store", level, seed=2, point=point, nth=nth, first=2)
         assert died.status == -signal.SIGKILL
-        count = len(calls) if died.acknowledged == len(calls) else _counted(seen(store), expected, died.acknowledged)
+        count = len(calls) if died.acknowledged == len(calls) else counted(seen(store), expected, died.acknowledged)
         for call in calls[count:]:
             run(store, call)
         assert seen(store) == expected[-1]
@@ -216,7 +118,7 @@ def test_others_go_on_when_a_writer_is_killed(
 def test_killed_while_creating(tmp_path: Path, killer: Killer, point: str, nth: int, index: str) -> None:
     died = killer.run(tmp_path / "store", "commit", seed=3, point=point, nth=nth, index=index)
     assert died == Died(0, -signal.SIGKILL, ["pid", "end"])
-    _checked(tmp_path / "store", "commit", 3, died)
+    checked(tmp_path / "store", "commit", 3, died)
 
 
 @pytest.mark.parametrize(("level", "index"), LEVELS_AND_INDEXES)
@@ -226,7 +128,7 @@ def test_killed_while_closing(tmp_path: Path, killer: Killer, point: str, nth: i
     length = LENGTH if point != "close:packed" else 200 if index == "lmdb" else 400
     died = killer.run(tmp_path / "store", level, seed=4, point=point, nth=nth, length=length, index=index)
     assert (died.status, died.acknowledged) == (-signal.SIGKILL, length)
-    _checked(tmp_path / "store", level, 4, died, length)
+    checked(tmp_path / "store", level, 4, died, length)
 
 
 @pytest.mark.parametrize("index", ["lmdb", "sqlite"])
@@ -253,7 +155,7 @@ def test_killed_while_compacting(tmp_path: Path, killer: Killer, point: str, nth
             run(store, LAST)
             store.compact()
             assert seen(store) == expected[-1]
-    _drop_index(tmp_path / "store")
+    drop_index(tmp_path / "store")
     with opened(tmp_path / "store") as store:
         assert seen(store) == expected[-1]
 
@@ -265,12 +167,12 @@ def test_killed_while_cutting_a_torn_tail(tmp_path: Path, killer: Killer, point:
     first = killer.run(tmp_path / "store", "commit", seed=5, point="commit:appended", nth=6)
     assert first.acknowledged == 5
     if lost_index:
-        _append_junk(tmp_path / "store")
-        _drop_index(tmp_path / "store")
+        append_junk(tmp_path / "store")
+        drop_index(tmp_path / "store")
     died = killer.run(tmp_path / "store", "commit", seed=5, point=point, nth=nth, first=5)
     assert died.lines == ["pid", "end"]
     assert died.status == -signal.SIGKILL
-    _checked(tmp_path / "store", "commit", 5, died)
+    checked(tmp_path / "store", "commit", 5, died)
     assert list((tmp_path / "store" / "torn").iterdir())
 
 
@@ -280,7 +182,7 @@ def test_killed_while_poisoning(tmp_path: Path, killer: Killer, point: str, nth:
     died = killer.run(tmp_path / "store", "commit", seed=6, point=point, nth=nth, fail_fsync=7)
     assert died.status == -signal.SIGKILL
     assert 0 < died.acknowledged < LENGTH
-    _checked(tmp_path / "store", "commit", 6, died)
+    checked(tmp_path / "store", "commit", 6, died)
 
 
 @pytest.mark.parametrize("index", ["lmdb", "sqlite"])
@@ -293,7 +195,7 @@ def test_killed_while_recovering_from_a_failed_fsync(tmp_path: Path, killer: Kil
     assert (tmp_path / "store" / "POISON").exists()
     died = killer.run(tmp_path / "store", "commit", seed=7, point=point, nth=nth, first=first.acknowledged)
     assert (died.status, died.lines) == (-signal.SIGKILL, ["pid", "end"])
-    _checked(tmp_path / "store", "commit", 7, died)
+    checked(tmp_path / "store", "commit", 7, died)
     assert not (tmp_path / "store" / "POISON").exists()
 
 
@@ -311,24 +213,12 @@ def test_killed_at_random_moments(tmp_path: Path, killer: Killer, level: Level, 
         died = killer.run(tmp_path / "store", level, seed=8, first=count, length=length, kill_after=rng.uniform(0, 0.012))
         kills += died.status == -signal.SIGKILL
         with opened(tmp_path / "store", level) as store:
-            count = length if died.acknowledged == length else _counted(seen(store), expected, died.acknowledged)
+            count = length if died.acknowledged == length else counted(seen(store), expected, died.acknowledged)
             if kills % 2 and count < length:
                 again = killer.run(tmp_path / "store", level, seed=8, first=count, length=length, kill_after=rng.uniform(0, 0.006))
-                count = length if again.acknowledged == length else _counted(seen(store), expected, again.acknowledged)
+                count = length if again.acknowledged == length else counted(seen(store), expected, again.acknowledged)
                 if count < length:
                     run(store, calls[count])
                     count += 1
             assert seen(store) == expected[count]
     assert kills
-
-
-def _append_junk(store: Path) -> None:
-    newest = max((store / "segments").glob("*.seg"))
-    with newest.open("ab") as file:
-        file.write(b"\x17" * 7)
-
-
-def _drop_index(store: Path) -> None:
-    for path in sorted((store / "index").rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    (store / "index").rmdir()
