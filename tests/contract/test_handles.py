@@ -19,6 +19,7 @@ import ckptstore
 from ckptstore import LaneName, Store, StoreOptions
 from ckptstore.errors import CkptStoreError, CorruptionError, LockTimeoutError, ReadOnlyError, StoreClosedError
 from ckptstore.inspect.opened import opened as looked_into
+from ckptstore.storage.local.gate import Gate
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.index.lmdb import LmdbIndex
 from ckptstore.storage.local.locks import SharedPage
@@ -178,6 +179,28 @@ class _Running(threading.Thread):
 def _opened(path: Path, vfs: Vfs, **more: Any) -> Store:
     options = StoreOptions(durability="process", **more)
     return Store(LocalStorage(path, options, vfs), options)
+
+
+class _Visitor:
+    """A call in flight."""
+
+
+def test_a_wait_to_be_alone_that_is_interrupted_leaves_the_gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while a close or a growing index waits for others: later calls go in as before."""
+    gate, inside = Gate(), _Visitor()
+    gate.enter(inside)
+
+    def interrupted(timeout: float | None = None) -> bool:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gate._condition, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt), gate.alone():
+            pass
+    late = threading.Thread(target=gate.enter, args=(_Visitor(),), daemon=True)
+    late.start()
+    late.join(5)
+    assert not late.is_alive()
 
 
 @pytest.mark.parametrize("index", INDEXES)

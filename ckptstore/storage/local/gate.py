@@ -51,10 +51,12 @@ class Gate:
             while self._shut:
                 self._condition.wait()
             self._shut = True
-            while self._inside and (deadline is None or time.monotonic() < deadline):
-                self._condition.wait(_LOOK_AGAIN)
-            empty = not self._inside
         try:
+            with self._condition:
+                # Whatever interrupts this wait, Ctrl-C above all: the gate must not stay shut behind it.
+                while self._inside and (deadline is None or time.monotonic() < deadline):
+                    self._condition.wait(_LOOK_AGAIN)
+                empty = not self._inside
             yield empty
         finally:
             with self._condition:
