@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,18 @@ from tests.contract.calls import (
 )
 
 A6, B6 = b"writeA", b"writeB"
+
+
+def before_the_lock(store: Store, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+    """Let something happen when the next call has made up its mind, and has not taken the commit lock yet."""
+    commit = store._storage.commit
+
+    def late(resolve: Any) -> int:
+        monkeypatch.setattr(store._storage, "commit", commit)
+        meanwhile()
+        return commit(resolve)
+
+    monkeypatch.setattr(store._storage, "commit", late)
 
 
 class PutAndGet:
@@ -400,6 +413,13 @@ class Heads:
         put(store, "3", "1", expect_head=True)
         assert ids(store) == ["3", "2", "1"]
 
+    def test_a_head_that_moves_before_the_lock_is_taken_is_seen(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(store, "1")
+        before_the_lock(store, monkeypatch, lambda: put(store, "faster", "1"))
+        with pytest.raises(ConflictError, match="'faster'"):
+            put(store, "slower", "1", expect_head=True)
+        assert ids(store) == ["faster", "1"]
+
     def test_expect_head_refuses_a_parent_that_an_empty_lane_does_not_hold(self, store: Store) -> None:
         """And the refused call introduces neither thread nor lane."""
         frames = store.stats().frames
@@ -419,6 +439,15 @@ class Ownership:
         write(store, "0", "for nobody", task="x")
         for child in ("1", "2", "3"):
             assert history(store, child) == (None, [f"for {child}"])
+
+    def test_writes_that_come_before_the_lock_is_taken_belong_to_the_child(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        put(store, "0")
+        before_the_lock(store, monkeypatch, lambda: write(store, "0", "in time"))
+        put(store, "1", "0")
+        write(store, "0", "too late")
+        assert history(store, "1") == (None, ["in time"])
 
     def test_tokens_beat_windows(self, store: Store) -> None:
         """Writes, writes, child, child."""
@@ -605,6 +634,22 @@ class Removal:
         assert history(store, "a-leaf") == (["seed"], ["a", "aa"])
         assert history(store, "b-leaf") == (["seed"], ["b", "bb"])
 
+    def test_a_parent_that_goes_before_the_lock_is_taken_takes_no_value_along(
+        self, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The child does not name a value that was its parent's and that compaction took away."""
+        held = {"m": "a text that is long enough to stand by itself " * 20}
+        put(store, "1", None, held, versions={"m": 1}, run="gone")
+        put(store, "other", None, {"n": 1})
+
+        def meanwhile() -> None:
+            store.delete_for_runs(["gone"])
+            store.compact()
+
+        before_the_lock(store, monkeypatch, meanwhile)
+        put(store, "2", "1", held, versions={"m": 1}, changed=())
+        assert values(store, "2") == held
+
     def test_a_removed_id_can_be_put_again(self, store: Store) -> None:
         _chain(store)
         store.delete_for_runs(["r2"])
@@ -646,6 +691,17 @@ class Removal:
         put(store, "6", "5", versions={"m": 6})
         assert history(store, "6") == (["new"], [1])
         assert ids(store) == ["6", "5"]
+
+    def test_ids_of_a_deleted_thread_are_remembered_for_a_week(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+        put(store, "1")
+        store.delete("t")
+        now = time.time()
+        monkeypatch.setattr(time, "time", lambda: now + 7 * 86400 - 60)
+        with pytest.raises(ThreadDeletedError):
+            put(store, "2", "1")
+        monkeypatch.setattr(time, "time", lambda: now + 7 * 86400 + 60)
+        put(store, "2", "1")
+        assert ids(store) == ["2"]
 
     def test_late_ids_are_forgotten_after_the_window(self, make_store: Any) -> None:
         store = make_store(late_window=0.0)

@@ -139,3 +139,21 @@ def test_numbers_go_on_after_a_reopen(tmp_path: Path) -> None:
         assert ids(store) == ["4", "3", "2", "1", "0"]
         assert history(store, "4") == ([3] * 50, [])
         assert len(ids(store, "t", None)) == 10
+
+
+@pytest.mark.parametrize("forget_index", [False, True], ids=["with-index", "index-deleted"])
+def test_a_number_is_never_given_again(tmp_path: Path, forget_index: bool) -> None:
+    """Not when the thread that had it was deleted, nor when compaction took the last record away that speaks of it."""
+    path = tmp_path / "s"
+    given: list[int | None] = []
+    for round in range(3):
+        with open_at(path, auto_compact=False) as store:
+            put(store, f"{round}", None, {"m": round})
+            with store._storage.view() as view:
+                given += [view.thread("t"), view.lane("t", "")]
+            store.delete("t")
+            store.compact()
+            store.compact()
+        if forget_index:
+            shutil.rmtree(path / "index")
+    assert given == [1, 1, 2, 2, 3, 3]

@@ -7,15 +7,18 @@ was written: the kill tests are in test_kill.py, and one test here shows the dif
 from __future__ import annotations
 
 import random
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from ckptstore import Store
+from ckptstore.storage.local import handle
+from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
 from tests.crash.cutting import Recorder, checked, reopened
-from tests.crash.programs import LEVELS, Level, assert_prefix, opened, program, run, seen, states
+from tests.crash.programs import LEVELS, Call, Level, assert_prefix, opened, program, run, seen, states
 
 
 def test_commit_keeps_every_acknowledged_call_whenever_the_power_goes(tmp_path: Path) -> None:
@@ -65,6 +68,71 @@ def test_other_levels_keep_a_prefix_and_everything_before_the_last_sync(tmp_path
     expected = states(calls)
     lost = sum(checked(cut, tmp_path, expected) < cut.most - 1 for cut in recorder.cuts)
     assert lost  # acknowledged calls, of which this level does not say that they survive
+
+
+def _killed(store: Store) -> None:
+    """What a kill leaves of the handles of a process: its files and locks are gone, and nothing was written on the way."""
+    storage = store._storage
+    assert isinstance(storage, LocalStorage)
+    engine = storage._engine
+    handle._table.clear()
+    engine._index.close()
+    engine._page.close()
+    engine.segments.close()
+    engine._lock.close()
+    engine.handles = 2  # so that closing the store does not end what is ended
+    storage.close()
+
+
+def test_what_is_read_after_a_kill_survives_a_power_cut(tmp_path: Path) -> None:
+    """At `process` a kill leaves calls that were never flushed. Whoever opens the store next shows them to readers: not before a flush."""
+    calls = program(81, 6)
+    fs = CrashVfs(tmp_path / "store")
+    with opened(tmp_path / "store", "process", fs) as store:
+        for call in calls:
+            run(store, call)
+        _killed(store)
+    with opened(tmp_path / "store", "process", fs) as store:
+        assert seen(store) == states(calls)[-1]
+        image = fs.image(random.Random(1), "lost")
+    reopened(image, tmp_path, states(calls), [states(calls)[-1]])
+
+
+class _SlowToReturn(CrashVfs):
+    """Its fdatasync has flushed what there was, and returns when it is told to."""
+
+    slow = False
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.flushed, self.go_on = threading.Event(), threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        super().fdatasync(fd)
+        if self.slow:
+            self.slow = False
+            self.flushed.set()
+            assert self.go_on.wait(20)
+
+
+def test_an_fsync_that_began_before_a_call_does_not_cover_it(tmp_path: Path) -> None:
+    """Two threads: the fsync of the first is still going on when the second has published, and cannot have flushed that."""
+    fs = _SlowToReturn(tmp_path / "store")
+    first, second = (Call("put", thread, thread, None, f"text of {thread}") for thread in "ab")
+    with opened(tmp_path / "store", vfs=fs, segment_bytes=1 << 20) as store:
+        fs.slow = True
+        threads = [threading.Thread(target=run, args=(store, call)) for call in (first, second)]
+        threads[0].start()
+        assert fs.flushed.wait(20)
+        threads[1].start()
+        while set(seen(store)) != {"a", "b"}:
+            time.sleep(0.001)
+        fs.go_on.set()
+        for thread in threads:
+            thread.join(20)
+        image = fs.image(random.Random(1), "lost")
+    both = states([first, second])[-1]
+    reopened(image, tmp_path, [both], [both])
 
 
 def test_interval_syncs_by_itself(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from ckptstore import LaneName, StoreOptions
 from ckptstore.errors import CorruptionError, StaleIndexError
+from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.frames import get_location, put_location
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.index.kinds import KINDS
@@ -269,6 +270,25 @@ def test_r45_a_segment_truncated_to_any_boundary_is_refused(closed: Path, index:
             pass
     _segments(closed)[-1].write_bytes(whole)
     assert _read(closed) == EXPECTED[-1]
+
+
+def test_checksums_find_accidents_and_not_forgers(tmp_path: Path) -> None:
+    """Whoever can write to the folder can seal a frame anew: here with what another store holds at that place."""
+    for name in ("mine", "other"):
+        with opened(tmp_path / name, segment_bytes=LARGE) as store:
+            run(store, Call("put", "t", "00", None, f"a text of the {name:5} store"))
+            run(store, Call("put", "t", "01", "00", "the same in both"))
+    mine, other = (next(frames(tmp_path / name)) for name in ("mine", "other"))
+    data = other.path.read_bytes()[other.offset : other.offset + other.size]
+    header = fmt.decode_frame_header(data)
+    assert header is not None
+    middle = fmt.FRAME_HEADER + header.directory
+    chain = fmt.decode_frame_header(mine.path.read_bytes()[mine.offset :][: mine.size])
+    assert chain is not None
+    forged, _ = fmt.encode_frame(chain.chain, 1, header.durable, data[fmt.FRAME_HEADER : middle], data[middle:])
+    assert len(forged) == mine.size
+    overwrite(mine.path, mine.offset, forged)
+    assert [item.value for item in _read(tmp_path / "mine")["t"]] == ["a text of the other store", "the same in both"]
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])

@@ -369,15 +369,17 @@ def _loop_of(saver: CkptSaver, steps: int, seen: list[int]) -> Any:
 
 
 class _Slow(CkptSaver):
+    """Counts the puts that have begun and are not stored yet; each takes a while."""
+
     inside = 0
     most = 0
 
-    async def aput(self, *args: Any) -> Any:
+    def put(self, *args: Any) -> Any:
         self.inside += 1
         self.most = max(self.most, self.inside)
+        time.sleep(0.005)
         try:
-            await asyncio.sleep(0.005)
-            return await super().aput(*args)
+            return super().put(*args)
         finally:
             self.inside -= 1
 
@@ -559,22 +561,24 @@ def test_damage_is_reported_by_those_who_need_it_and_by_nobody_else(twelve: Path
                 assert saver.get_tuple(config(id)) == item
 
 
+@pytest.mark.parametrize("at", [thread(), None], ids=["of the thread", "of all threads"])
 @pytest.mark.parametrize("lsn", [1, 4])
-def test_damage_in_a_listing_over_all_namespaces(twelve: Path, lsn: int) -> None:
-    """R16: a config without a namespace. LSN 1 also holds the names of the thread and of its lane."""
+def test_damage_in_a_listing_over_all_namespaces(twelve: Path, lsn: int, at: Any) -> None:
+    """R16: no namespace is named, or nothing at all. LSN 1 also holds the names of the thread and of its lane."""
     with _damaged(twelve, lsn, 0.9) as saver:
-        good, errors = _listed(saver, thread())
+        good, errors = _listed(saver, at)
         assert len(good) == _COUNT - 1
         assert len(errors) == 1
 
 
-def test_damage_in_one_of_two_namespaces(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [0.9, 0.15], ids=["body", "directory"])
+def test_damage_in_one_of_two_namespaces(tmp_path: Path, place: float) -> None:
     """R16: a thread with a subgraph. The listing over both gives all that is whole."""
     with CkptSaver(tmp_path / "s") as saver:
         for number in range(6):
             ns = "sub:1" if number % 2 else ""
             saver.put(config(ns=ns), checkpoint(str(number), {"a": random_text(300)}, {"a": 1}), {}, {"a": 1})
-    with _damaged(tmp_path / "s", 5, 0.9) as saver:
+    with _damaged(tmp_path / "s", 5, place) as saver:
         good, errors = _listed(saver, thread())
         assert sorted(good) == ["0", "1", "2", "3", "5"]
         assert len(errors) == 1

@@ -18,7 +18,9 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Interrupt, Overwrite, Send
 
 from ckptstore import LaneName
-from tests.helpers import MODES, Driver, checkpoint, config, line, says, thread, written
+from ckptstore.codec.records import pack
+from ckptstore.storage.local import format as fmt
+from tests.helpers import MODES, Driver, checkpoint, config, frames, line, says, thread, written
 
 
 def _encrypting() -> EncryptedSerializer:
@@ -40,6 +42,19 @@ def test_an_encrypted_thread_reads_back_and_shows_no_text(folder: Path, schema: 
     for path in folder.rglob("*"):
         if path.is_file():
             assert secret.encode() not in path.read_bytes()
+
+
+def test_names_and_metadata_stand_in_the_clear_under_encryption(folder: Path) -> None:
+    """Whoever reads the folder reads them, without a key: compressed, and no more."""
+    names = ("some-namespace", "a-thread", "the-id", "this-channel", "said-in-metadata")
+    ns, thread_id, id, channel, user = names
+    with CkptSaver(folder, serde=_encrypting()) as saver:
+        given: Any = {"user": user}
+        saver.put(config(None, ns, thread_id), checkpoint(id, {channel: "a-value"}, {channel: 1}), given, {})
+    stored = [fmt.decode_frame(at.path.read_bytes()[at.offset :][: at.size])[1] for at in frames(folder)]
+    text = b"".join(pack(frame.entries) + b"".join(map(frame.raw, range(len(frame.entries)))) for frame in stored)
+    assert [name for name in names if name.encode() not in text] == []
+    assert b"a-value" not in text
 
 
 def test_encrypted_and_plain_values_live_in_one_lineage(folder: Path) -> None:

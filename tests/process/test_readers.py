@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from langgraph.checkpoint.ckptstore import CkptSaver
 
 from tests.crash.programs import opened
@@ -37,6 +38,20 @@ def test_a_paused_list_in_the_same_thread(tmp_path: Path) -> None:
             saver.put_writes(config(f"{number}"), [("log", number)], "task")
         assert [item.checkpoint["id"] for item in listing] == ["3", "2", "1", "0"]
         assert len(list(saver.list(config()))) == 30
+
+
+def test_a_paused_list_does_not_keep_the_index_from_growing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index grows when no transaction of the process is open: a list that held one would stop every writer for good."""
+    monkeypatch.setattr("ckptstore.storage.local.index.lmdb._FIRST_MAP", 128 << 10)
+    with _saver(tmp_path / "store") as saver:
+        _put(saver, "first")
+        _put(saver, "second")
+        listing = saver.list(config())
+        assert next(listing).checkpoint["id"] == "second"
+        for number in range(600):
+            _put(saver, f"{number}", thread=f"thread {number}")
+        assert max(path.stat().st_size for path in (tmp_path / "store" / "index").rglob("data.mdb")) > 128 << 10
+        assert [item.checkpoint["id"] for item in listing] == ["first"]
 
 
 def test_every_method_inside_a_list_loop(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from errno import ENOSPC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -30,6 +31,7 @@ from ckptstore.errors import (
     TimelineError,
 )
 from ckptstore.storage.local import backup as local
+from ckptstore.storage.local import checking
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.vfs import Vfs
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
@@ -217,6 +219,24 @@ def test_while_others_write_prune_and_compact(tmp_path: Path) -> None:
     writer.wait()
     assert newest == sorted(newest)
     assert len(set(newest)) > 1
+
+
+def test_a_compaction_between_looking_and_copying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is published after the backup looked at the index, and before it holds the files: both have to be of one moment."""
+    with opened_life(tmp_path / "store").store as store:
+        for number in range(12):
+            put(store, f"{number}", f"{number - 1}" if number else None, {"m": random.Random(number).randbytes(500).hex()})
+        store.prune("t")
+        hold_files = checking._log
+
+        def late(path: Path) -> Any:
+            monkeypatch.setattr(checking, "_log", hold_files)
+            assert store.compact().frames_dropped
+            return hold_files(path)
+
+        monkeypatch.setattr(checking, "_log", late)
+        store.backup(tmp_path / "backup")
+        assert restored(tmp_path / "backup", tmp_path / "restored") == told(store)
 
 
 # -- kills, power cuts, full disks ------------------------------------------------------------------------------------------

@@ -288,6 +288,51 @@ def test_a_read_that_is_overtaken_by_a_compaction_in_another_process(
         assert slow.meanwhile is None
 
 
+def growing(store: Store, number: int) -> None:
+    """One more turn of a list that grows: version n is stored as a patch of version n with its lowest set bit cleared."""
+    log = [f"message {at} of a chat that grows and grows" for at in range(20 + number)]
+    put(store, f"{number}", f"{number - 1}" if number else None, {"m": log})
+
+
+def assert_whole(path: Path, number: int) -> None:
+    """The newest turn is read without anything that a cache may still hold."""
+    with open_at(path, auto_compact=False) as store:
+        assert values(store) == {"m": [f"message {at} of a chat that grows and grows" for at in range(20 + number)]}
+    assert ckptstore.verify(path).problems == []
+
+
+def test_what_is_stored_after_a_compaction_rests_on_what_it_left(tmp_path: Path) -> None:
+    """Version 6 would go by version 4 if the chain of bases were not that of the compacted log, but one that was read before."""
+    path = tmp_path / "store"
+    with open_at(path, auto_compact=False) as store:
+        for number in range(6):
+            growing(store, number)
+        store.prune("t")
+        store.compact()
+        growing(store, 6)
+    assert_whole(path, 6)
+
+
+def test_what_is_stored_while_a_compaction_writes_keeps_what_it_rests_on(tmp_path: Path) -> None:
+    """After the survey, version 6 is stored as a patch of version 4, which nothing needed when the survey was made."""
+    path = tmp_path / "store"
+    due: list[int] = []
+
+    class Meanwhile(Vfs):
+        def point(self, name: str) -> None:
+            if name == "compact:synced" and due:
+                growing(store, due.pop())
+
+    with opened(path, "process", Meanwhile(), segment_bytes=1 << 20, auto_compact=False) as store:
+        for number in range(6):
+            growing(store, number)
+        store.prune("t")
+        due.append(6)
+        store.compact()
+        assert due == []
+    assert_whole(path, 6)
+
+
 # -- faults that were found ---------------------------------------------------------------------------------------------------
 
 

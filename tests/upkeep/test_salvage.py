@@ -231,6 +231,22 @@ def test_what_was_removed_stays_removed(tmp_path: Path) -> None:
         assert pending(store, "never stored", LaneName("heads")) == [("k", "m", "orphan")]
 
 
+def test_a_removal_that_is_lost_with_the_index_did_not_happen(tmp_path: Path) -> None:
+    """Nothing else says that anything was removed. With the index, which does, it stays removed."""
+    path = tmp_path / "store"
+    with open_at(path, auto_compact=False) as store:
+        put(store, "kept", None, {"m": 1})
+        put(store, "removed", "kept", {"m": 2}, run="r")
+        store.delete_for_runs(["r"])
+    tombstone = next(frame for frame in frames(path) if frame.lsn == 3)
+    flip(tombstone.path, tombstone.offset + tombstone.size - 1)
+    with open_at(salvaged(path)[0]) as store:
+        assert ids(store) == ["kept"]
+    shutil.rmtree(path / "index")
+    with open_at(salvaged(path)[0]) as store:
+        assert ids(store) == ["removed", "kept"]
+
+
 def chain_into(store: Store) -> None:
     for number in range(8):
         before = f"{number - 1:02}" if number else None

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import ckptstore
 from ckptstore import LaneName, VerifyReport
 from ckptstore.errors import CkptStoreError, FormatVersionError, InvalidArgumentError, NotAStoreError, StoreMissingError
 from ckptstore.storage.local.index.lmdb import LmdbIndex
+from ckptstore.storage.local.vfs import Vfs
 from tests.contract.calls import LANE, open_at, put, write
 from tests.crash.programs import SEGMENT, UNSYNCED, opened
 from tests.helpers import FrameAt, flip, frames, overwrite
@@ -150,6 +152,27 @@ def test_a_store_that_another_process_writes_to(tmp_path: Path) -> None:
     assert {report.index_state for report in reports} <= {"agrees", "the store was being compacted all the time"}
     # What the kill left behind is no problem either.
     assert ckptstore.verify(tmp_path / "store").problems == []
+
+
+def test_a_frame_that_is_not_published_yet_is_not_read(tmp_path: Path) -> None:
+    """The store is checked in the middle of a commit, when its frame stands in the file and the index does not name it."""
+    path = tmp_path / "store"
+    reports: list[VerifyReport] = []
+
+    class Meanwhile(Vfs):
+        def point(self, name: str) -> None:
+            if name == "commit:appended" and due:
+                due.clear()
+                checking = threading.Thread(target=lambda: reports.append(ckptstore.verify(path)))
+                checking.start()
+                checking.join(20)
+
+    due: list[bool] = []
+    with opened(path, "process", Meanwhile()) as store:
+        put(store, "1", None, {"m": 1})
+        due.append(True)
+        put(store, "2", "1", {"m": 2})
+    assert [(report.problems, report.index_state, report.checkpoints) for report in reports] == [([], "agrees", 1)]
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------------
