@@ -317,5 +317,25 @@ def orphan(store_path: str) -> None:
     os._exit(0)
 
 
+def orphan_of_a_holder(store_path: str) -> None:
+    """The forking process is killed while another thread of it holds the commit lock; the child it left behind does nothing."""
+    with opened(Path(store_path), vfs=Vfs()) as store:
+        holding, never = threading.Event(), threading.Event()
+
+        def resolve(view: View) -> list[Any]:
+            holding.set()
+            never.wait()
+            return []
+
+        threading.Thread(target=store._storage.commit, args=(resolve,), daemon=True).start()
+        holding.wait()
+        pid = os.fork()
+        if pid:
+            say(f"child {pid}")
+            os.kill(os.getpid(), 9)
+        hear()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -70,3 +70,13 @@ def test_a_child_outlives_the_parent_and_holds_none_of_its_locks(tmp_path: Path,
         child.say("go on")
         assert child.hear().split() == ["parent", "other", "orphan"]
         assert ids(store, "t") == ["parent", "other", "orphan"]
+
+
+def test_a_child_does_not_keep_the_commit_lock_of_a_parent_that_was_killed(tmp_path: Path, spawn: Spawn) -> None:
+    with opened(tmp_path / "store", lock_timeout=5) as store:
+        child = spawn("orphan_of_a_holder", tmp_path / "store")
+        assert child.hear().startswith("child ")
+        child.process.wait()
+        put(store, "t", "other")
+        assert ids(store, "t") == ["other"]
+        child.say("go on")

@@ -195,5 +195,9 @@ class SharedPage:
         os.close(self._fd)
 
     def release_in_child(self) -> None:
-        """In a forked child: close our share of the descriptor, or a lock held by a parent that is killed would live on in us."""
+        """In a forked child: close our share of the descriptor, or a lock held by a parent that is killed would live on in us.
+
+        The map has a duplicate of it, which keeps the lock just as well.
+        """
+        self._page.close()
         os.close(self._fd)
