@@ -21,6 +21,7 @@ from ckptstore.testing.calls import (
     Get,
     History,
     Listing,
+    Origin,
     Past,
     Prune,
     Put,
@@ -44,11 +45,16 @@ class Batch(NamedTuple):
     task: str
     path: str
     writes: tuple[Write, ...]
-    call: PutWrites
+    origin: Origin
 
     @property
     def regular(self) -> bool:
         return any(write.idx >= 0 for write in self.writes)
+
+
+def batch_of(call: PutWrites) -> Batch:
+    writes = (Write(SPECIAL.get(channel, idx), channel, copy.deepcopy(value)) for idx, (channel, value) in enumerate(call.writes))
+    return Batch(call.number, call.task, call.path, tuple(writes), call.origin)
 
 
 @dataclass
@@ -131,8 +137,7 @@ class Model:
             return
         self._refuse_late(call.thread, call.ns, call.target)
         lane = self.threads.setdefault(call.thread, {}).setdefault(call.ns, Lane())
-        writes = tuple(Write(SPECIAL.get(channel, idx), channel, value) for idx, (channel, value) in enumerate(call.writes))
-        batch = Batch(call.number, call.task, call.path, copy.deepcopy(writes), call)
+        batch = batch_of(call)
         lane.batches.setdefault(call.target, []).append(batch)
         if call.late_for is not None:
             lane.checkpoints[call.late_for].made_by.append(batch)
