@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check format compat pythons clean
+.PHONY: quickstart test check format fuzz compat pythons clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -28,6 +28,13 @@ check: $(VENV)/installed
 format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Random programs against the model (docs/testing.md): the steps for each storage and index, and a seed to repeat a run.
+STEPS ?= 20000
+SEED ?=
+
+fuzz: $(VENV)/installed
+	$(BIN)/python -m tests.model.fuzz --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
 # The branch scenarios on the oldest versions of LangGraph that are supported, each in an environment of its own.
 COMPAT := 1.2.9 1.2.12

@@ -195,7 +195,8 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     names: dict[str, Any] = {"builder": echo()}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block, f"{page.name}, python block {number}", "exec"), names)
-    assert (tmp_path / "chat.ckpt" / "STORE").exists()
+    if "chat.ckpt" in page.read_text():
+        assert (tmp_path / "chat.ckpt" / "STORE").exists()
 
 
 def test_pages_have_examples() -> None:

@@ -355,6 +355,8 @@ def campaign(machine: type[SaverMachine], *, steps: int, seed: int, each: int = 
         few = max(1, min(100, (steps - chosen.steps) // each))
         violation = _run(chosen, few, each, seed + examples, shrink)
         examples += few
+    if violation is not None:
+        violation.add_note(f"found by {machine.__name__} with seed {seed}")
     return Report(chosen.steps, examples, seed, time.monotonic() - began, violation)
 
 

@@ -271,7 +271,10 @@ class Model:
             return 0
         if call.to in self.threads:
             raise Refused("exists")
-        self.threads[call.to] = copy.deepcopy(source)
+        self.threads[call.to] = copied = copy.deepcopy(source)
+        for lane in copied.values():
+            for checkpoint in lane.checkpoints.values():
+                checkpoint.put = checkpoint.put._replace(thread=call.to)
         self.late -= {(call.to, ns, id) for ns, lane in source.items() for id in lane.checkpoints}
         return sum(len(lane.checkpoints) for lane in source.values())
 

@@ -1,0 +1,19 @@
+"""Random programs of everything a saver can be asked, on the engine: each answer is the plain model's (ckptstore/testing/model.py).
+
+A small share of what `make fuzz` does. What it found once has a test of its own, named for the behaviour, where the behaviour belongs.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from ckptstore.testing.machine import campaign
+from tests.model.fuzz import ENGINES
+
+
+@pytest.mark.parametrize(("index", "steps"), [("memory", 600), ("lmdb", 300), ("sqlite", 300)])
+def test_random_programs_answer_what_the_model_says(index: str, steps: int) -> None:
+    report = campaign(ENGINES[index], steps=steps, seed=20261201)
+    assert report.steps >= steps
+    if report.violation is not None:
+        raise report.violation
