@@ -38,7 +38,7 @@ NEEDED = {"msgpack", "zstandard", "lmdb", "apsw", "pydantic"}
 KNOW_THE_FOLDER = {"store", "inspect", "testing"}
 """Rooms outside storage/ that may name storage/local: who opens a folder, who shows one, and the crash filesystem."""
 
-TESTING = {f"ckptstore.testing.{name}" for name in ("calls", "model", "machine")}
+TESTING = {f"ckptstore.testing.{name}" for name in ("calls", "machine", "model", "playing", "runs", "session")}
 PUBLIC = {"ckptstore", "ckptstore.errors", "ckptstore.options", "ckptstore.ownership", "ckptstore.serde", *TESTING}
 
 

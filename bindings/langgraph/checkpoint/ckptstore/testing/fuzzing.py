@@ -1,0 +1,261 @@
+"""`SaverMachine` and `fuzz_saver`: random programs on any LangGraph saver, each answer compared with the model's."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis import strategies as st
+from hypothesis.errors import Flaky
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from langgraph.checkpoint.ckptstore.testing.contract import is_langgraphs
+from langgraph.checkpoint.ckptstore.testing.driver import MakeSaver, OpenSaver, SaverDriver
+from langgraph.checkpoint.ckptstore.testing.invocations import OPTIONAL
+from langgraph.checkpoint.ckptstore.testing.programs import Failure, Maker, script
+from langgraph.checkpoint.ckptstore.testing.reducing import Program, reduced
+
+from ckptstore.errors import InvalidArgumentError
+from ckptstore.testing import machine
+from ckptstore.testing.calls import NULL_TASK, Call, Listing, Put, PutWrites
+from ckptstore.testing.playing import NAMESPACES, PICK, TEXTS, THREADS, WRITES, Writes
+from ckptstore.testing.session import Session, Violation, questions
+
+
+class SaverViolation(Violation):
+    """A saver answered otherwise than the model. The message is a script that shows it."""
+
+    def __init__(self, failure: Failure, maker: Maker) -> None:
+        super().__init__(failure, maker)
+        self.failure = failure
+        self._maker = maker
+
+    def __str__(self) -> str:
+        return f"{self.failure.symptom}\n\n{script(self.failure, self._maker, self.failure.symptom)}"
+
+
+@dataclass(kw_only=True)
+class SaverSession(Session):
+    """A session that leaves out what the saver cannot do, or nobody asks of it."""
+
+    maker: Maker
+    exact: bool
+    """Whether all is asked that `CkptSaver` promises."""
+    failure: Failure | None = None
+
+    def fits(self, call: Call) -> bool:
+        """Whether the call is to be made."""
+        name = type(call).__name__
+        if name in OPTIONAL and name not in self.driver.changes:
+            return False
+        return self.exact or is_langgraphs(self.model, call)
+
+    def do(self, call: Call) -> bool:
+        return self.fits(call) and super().do(call)
+
+    def check(self, thread: str | None = None) -> None:
+        for call in questions(self.model, thread):
+            if self.fits(call):
+                self.program.append(call)
+                self._compared(call)
+                self.program.pop()
+
+    def _violation(self, call: Call, expected: Any, found: Any) -> Violation:
+        if isinstance(call, Listing) and call.limit is not None:
+            expected = expected[: max(call.limit, 0)]
+        self.failed = True
+        self.failure = Failure(tuple(self.program), expected, found)
+        return SaverViolation(self.failure, self.maker)
+
+
+class SaverMachine(machine.SaverMachine):
+    """Random programs on a saver, as a hypothesis state machine: subclass it, give `make_saver`, and run its `TestCase`.
+
+    class MySaverMachine(SaverMachine):
+        def make_saver(self):
+            return MySaver(":memory:")
+
+    TestMySaver = MySaverMachine.TestCase
+    """
+
+    examples: ClassVar[int] = 0
+    """Programs run by the class."""
+    failure: ClassVar[Failure | None] = None
+    """What the last program that went wrong did."""
+    session: SaverSession
+    _missing: ClassVar[tuple[str, ...] | None] = None
+
+    def make_saver(self) -> Any:
+        """A new, empty saver, or a context manager, sync or async, of one."""
+        raise NotImplementedError
+
+    @classmethod
+    def maker(cls) -> Maker:
+        """How a script makes the saver."""
+        return Maker(f"from {cls.__module__} import {cls.__qualname__}", f"{cls.__qualname__}().make_saver()")
+
+    @classmethod
+    def missing(cls) -> tuple[str, ...]:
+        """Optional methods that the saver lacks. Programs do without them."""
+        if cls._missing is None:
+            opened = OpenSaver(cls().make_saver)
+            cls._missing = opened.missing()
+            opened.close()
+        return cls._missing
+
+    def new_session(self) -> SaverSession:
+        """A session on a new saver."""
+        driver = SaverDriver(self.make_saver, self.missing())
+        opened = driver.opened
+        maker = self.maker()._replace(managed=opened.managed, asynchronous=opened.asynchronous)
+        return SaverSession(driver, maker=maker, exact=driver.exact)
+
+    @initialize(thread=st.sampled_from(THREADS), text=TEXTS)
+    def opened(self, thread: str, text: str) -> None:
+        self.session = self.new_session()
+        self.start(thread, "", False, text, None, True)
+
+    def do(self, call: Any) -> bool:
+        # LangGraph says in the metadata what makes a checkpoint, and `CkptSaver` reads it there.
+        return super().do(call._replace(metadata={**call.metadata, "source": call.source}) if isinstance(call, Put) else call)
+
+    @precondition(lambda self: self.runs)
+    @rule(number=PICK, writes=WRITES, answer=TEXTS)
+    def resume(self, number: int, writes: Writes, answer: str) -> None:
+        """A command that answers an interrupt, and may update the state too. Of two answers the second counts."""
+        self.task(self.runs[number % len(self.runs)], NULL_TASK, (*writes, ("__resume__", answer)))
+
+    @rule(thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), writes=WRITES)
+    def write_to_nobody(self, thread: str, ns: str, writes: Writes) -> None:
+        """On an id that is never stored, shaped as others; an empty batch is no call at all."""
+        self.do(
+            PutWrites(self.number(), thread, ns, self.new_id(self.number(), False), "k0", self.path("k0"), writes, self.writer())
+        )
+
+    def new_id(self, number: int, low: bool) -> str:
+        """Shaped as LangGraph's: of version 6, and in order of time but for low ones."""
+        return f"1f000000-0000-6000-{'8' if low and self.session.exact else '9'}000-{number:012}"
+
+    def input_task(self, target: str) -> str:
+        return str(uuid.uuid5(uuid.UUID(target), "__input__"))
+
+    def teardown(self) -> None:
+        type(self).examples += 1
+        if hasattr(self, "session") and self.session.failure is not None:
+            type(self).failure = self.session.failure
+        super().teardown()
+
+
+class Report(NamedTuple):
+    """What `fuzz_saver` did and found."""
+
+    saver: str
+    """Class of the saver."""
+    examples: int
+    steps: int
+    seed: int
+    missing: tuple[str, ...]
+    """Optional methods that the saver does not implement, and that no program called."""
+    failure: Failure | None
+    script: str | None
+    """The smallest program that was answered wrongly, as Python."""
+
+
+def fuzz_saver(
+    make_saver: MakeSaver,
+    *,
+    examples: int = 200,
+    seed: int = 0,
+    steps: int = 50,
+    maker: Maker | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Report:
+    """Run random programs on savers until one is answered wrongly, and make that one small.
+
+    Args:
+        make_saver: returns a new, empty saver, or a context manager, sync or async, of one.
+        examples: programs to run.
+        seed: the same seed makes the same programs.
+        steps: the most steps of one program; a step is one or a few calls.
+        maker: how the script makes the saver; importing `make_saver` by its name, when None.
+        progress: called with (done, of how many) after each program.
+
+    Raises:
+        InvalidArgumentError: names the argument.
+        MakeSaverError: `make_saver` failed.
+    """
+    for name, value, most in (("examples", examples, 1_000_000), ("steps", steps, 1_000)):
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise InvalidArgumentError(f"{name}={value!r}: a whole number from 1 to {most:,} is needed")
+    made_by = maker if maker is not None else _maker(make_saver)
+
+    class Fuzzed(SaverMachine):
+        def make_saver(self) -> Any:
+            return make_saver()
+
+        @classmethod
+        def maker(cls) -> Maker:
+            return made_by
+
+        def teardown(self) -> None:
+            super().teardown()
+            progress(min(type(self).examples, examples), examples)
+
+    opened = OpenSaver(make_saver)
+    saver = type(opened.saver)
+    opened.close()
+    session = Fuzzed().new_session()
+    session.driver.close()
+    failure = _search(Fuzzed, examples, seed, steps, shrink=session.exact)
+    if failure is not None and not session.exact:
+        failure = reduced(failure, lambda program: _run(Fuzzed, program))
+    return Report(
+        f"{saver.__module__}.{saver.__qualname__}",
+        Fuzzed.examples,
+        Fuzzed.steps,
+        seed,
+        Fuzzed.missing(),
+        failure,
+        None if failure is None else script(failure, session.maker, failure.symptom),
+    )
+
+
+def _maker(make_saver: MakeSaver) -> Maker:
+    module, name = getattr(make_saver, "__module__", "__main__"), getattr(make_saver, "__qualname__", "make_saver")
+    return Maker(f"from {module} import {name}", f"{name}()")
+
+
+def _search(fuzzed: type[SaverMachine], examples: int, first: int, steps: int, *, shrink: bool) -> Failure | None:
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        report_multiple_bugs=False,
+        verbosity=Verbosity.quiet,
+        phases=(Phase.generate, *([Phase.shrink] if shrink else [])),
+        suppress_health_check=tuple(HealthCheck),
+    )
+    try:
+        run_state_machine_as_test(seed(first)(fuzzed), settings=how)
+    except (SaverViolation, Flaky):
+        # A saver that answers now this and now that may pass when hypothesis tries the program again.
+        return fuzzed.failure
+    return None
+
+
+def _run(fuzzed: type[SaverMachine], program: Program) -> Failure | None:
+    """Make the calls on a new saver; the failure, unless there is none or a call is not one to make."""
+    session = fuzzed().new_session()
+    try:
+        for call in program:
+            if not session.do(call):
+                return None
+    except SaverViolation as violation:
+        return violation.failure
+    finally:
+        session.driver.close()
+    return None

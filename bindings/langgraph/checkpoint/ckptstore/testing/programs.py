@@ -1,0 +1,206 @@
+"""A program that went wrong as a short Python script, which goes wrong in the same way and needs nothing of this package."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.ckptstore.testing.invocations import MADE_AT, Invocation, Writers, invocation
+
+from ckptstore.testing.calls import Call, Compact, Found, History, Listing, Past, Refused, SetHead
+
+
+class Maker(NamedTuple):
+    """How a script makes a saver."""
+
+    imports: str
+    expression: str
+    managed: bool = False
+    """Whether the expression gives a context manager."""
+    asynchronous: bool = False
+
+
+class Failure(NamedTuple):
+    """A program whose last call was answered wrongly."""
+
+    program: tuple[Call, ...]
+    expected: Any
+    found: Any
+    """The answer, or the exception that was raised instead."""
+
+    @property
+    def call(self) -> Call:
+        return self.program[-1]
+
+    @property
+    def symptom(self) -> str:
+        """What went wrong, without values: `Get: writes`, `Put: raises KeyError`."""
+        return f"{type(self.call).__name__}: {_aspect(self.expected, self.found)}"
+
+
+def _aspect(expected: Any, found: Any) -> str:
+    if isinstance(found, Exception):
+        return f"raises {type(_raised(found)).__name__}"
+    if isinstance(expected, Refused):
+        return "is not refused"
+    if isinstance(expected, Found) and isinstance(found, Found):
+        return ", ".join(_differing(expected, found))
+    if isinstance(expected, Mapping):
+        return "history"
+    if isinstance(expected, list) and isinstance(found, list):
+        return ", ".join(_listed(expected, found)) or "which checkpoints"
+    return "is there" if expected is None else "is not there"
+
+
+def _raised(found: Exception) -> BaseException:
+    """The error of the saver behind a refusal."""
+    return found.__cause__ or found if isinstance(found, Refused) else found
+
+
+def _differing(expected: Found, found: Found) -> list[str]:
+    return [name for name in Found._fields if getattr(expected, name) != getattr(found, name)]
+
+
+def _listed(expected: Sequence[Found], found: Sequence[Found]) -> list[str]:
+    """Fields that differ where the same checkpoints are listed; empty where other ones are."""
+    places = [[(item.thread, item.ns, item.id) for item in items] for items in (expected, found)]
+    if places[0] != places[1]:
+        return []
+    return _differing(*next(pair for pair in zip(expected, found, strict=True) if pair[0] != pair[1]))
+
+
+def script(failure: Failure, maker: Maker, title: str) -> str:
+    """The program as Python. Its last line is an assertion that fails, or a call that raises."""
+    writing = _Writing(maker)
+    body = [writing.statement(call) for call in failure.program[:-1]] + writing.last(failure)
+    made = ["saver = " + maker.expression, *body]
+    if maker.managed:
+        made = [f"{'async ' if maker.asynchronous else ''}with {maker.expression} as saver:", *_indented(body)]
+    if maker.asynchronous:
+        made = ["async def main():", *_indented(made), "", "", "asyncio.run(main())"]
+    main = "\n".join([*(f"{name} = {{}}  # the metadata of one run" for name in writing.runs), *made])
+    imports = "\n".join(
+        ["import asyncio\n"] * maker.asynchronous + [maker.imports] + ["import ckptstore"] * ("ckptstore.Lane" in main)
+    )
+    helpers = [code for name, code in _HELPERS.items() if f"{name}(" in main]
+    return "\n\n\n".join([f'"""{title}"""\n\n{imports}', *helpers, main]) + "\n"
+
+
+_HELPERS = {
+    "at": """\
+def at(thread, ns="", id=None, **more):
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}, **more}""",
+    "checkpoint": f"""\
+def checkpoint(id, values, versions, seen={{}}):
+    state = {{"channel_values": values, "channel_versions": versions, "versions_seen": seen, "updated_channels": None}}
+    return {{"v": 4, "id": id, "ts": "{MADE_AT}", **state}}""",
+}
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    return [f"    {line}" if line else line for whole in lines for line in whole.split("\n")]
+
+
+class _Writing:
+    """Writes calls down, for the sync or the async interface."""
+
+    def __init__(self, maker: Maker) -> None:
+        self._async = maker.asynchronous
+        self._writers = Writers()
+        self.runs: dict[str, None] = {}
+        """Runs that are told apart by their metadata."""
+
+    def statement(self, call: Any) -> str:
+        return self._items(call, "item") if isinstance(call, Listing) else self._call(call)
+
+    def _call(self, call: Any) -> str:
+        if isinstance(call, SetHead):
+            return f"saver.store.set_head(ckptstore.LaneName({call.thread!r}, {call.ns!r}), {call.id!r})"
+        if isinstance(call, Compact):
+            return "saver.store.compact()"
+        made = invocation(call, self._writers)
+        text = f"saver.{'a' * self._async}{made.method}({self._arguments(made)})"
+        return f"await {text}" if self._async and made.method != "list" else text
+
+    def _items(self, call: Listing, each: str) -> str:
+        return f"[{each} {'async ' * self._async}for item in {self._call(call)}]"
+
+    def _arguments(self, made: Invocation) -> str:
+        shown = [self._literal(argument) for argument in made.arguments]
+        if made.method == "put":
+            checkpoint = made.arguments[1]
+            state = [checkpoint["id"], checkpoint["channel_values"], checkpoint["channel_versions"], checkpoint["versions_seen"]]
+            shown[1] = f"checkpoint({', '.join(map(repr, state if state[-1] else state[:-1]))})"
+        return ", ".join([*shown, *(f"{name}={self._literal(value)}" for name, value in made.named.items())])
+
+    def _literal(self, value: Any) -> str:
+        if not (isinstance(value, dict) and "configurable" in value):
+            return repr(value)
+        at = value["configurable"]
+        if at.keys() != {"thread_id", "checkpoint_ns", "checkpoint_id"}:
+            return repr(value)
+        shown = [repr(at["thread_id"])]
+        if at["checkpoint_ns"]:
+            shown.append(repr(at["checkpoint_ns"]))
+        if at["checkpoint_id"] is not None:
+            shown.append(f"{'' if at['checkpoint_ns'] else 'id='}{at['checkpoint_id']!r}")
+        if "metadata" in value:
+            name = self._writers.name(value["metadata"])
+            self.runs[name] = None
+            shown.append(f"metadata={name}")
+        return f"at({', '.join(shown)})"
+
+    def last(self, failure: Failure) -> list[str]:
+        """The lines that show what is wrong."""
+        call, expected, found = failure.call, failure.expected, failure.found
+        if isinstance(found, Exception):
+            error = _raised(found)
+            return [f"# {type(error).__name__}: {str(error)!r:.100}", self.statement(call)]
+        if isinstance(expected, Refused):
+            done = f'raise AssertionError("not refused: {expected.why}")'
+            return ["try:", f"    {self.statement(call)}", "except Exception:", "    pass", "else:", f"    {done}"]
+        if isinstance(call, History):
+            channel = next(name for name in call.channels if expected[name] != found.get(name))
+            return _compared(
+                f"({self._call(call._replace(channels=(channel,)))})[{channel!r}]", _history(channel, expected[channel])
+            )
+        if isinstance(call, Listing):
+            names = _listed(expected, found)
+            if not names:
+                where = 'item.config["configurable"]["checkpoint_id"]'
+                return _compared(self._items(call, where), [item.id for item in expected])
+            each, pick = _FIELDS[names[0]]
+            return _compared(self._items(call, each.format("item")), [pick(item) for item in expected])
+        if expected is None or found is None:
+            return _compared(self._call(call), None) if expected is None else [f"assert {self._call(call)} is not None"]
+        each, pick = _FIELDS[_differing(expected, found)[0]]
+        return _compared(each.format(f"({self._call(call)})" if self._async else self._call(call)), pick(expected))
+
+
+_FIELDS: dict[str, tuple[str, Any]] = {
+    "thread": ('{}.config["configurable"]["thread_id"]', lambda item: item.thread),
+    "ns": ('{}.config["configurable"]["checkpoint_ns"]', lambda item: item.ns),
+    "id": ('{}.config["configurable"]["checkpoint_id"]', lambda item: item.id),
+    "parent": ("{}.parent_config", lambda item: _config(item)),
+    "versions": ('{}.checkpoint["channel_versions"]', lambda item: item.versions),
+    "values": ('{}.checkpoint["channel_values"]', lambda item: item.values),
+    "metadata": ("{}.metadata", lambda item: item.metadata),
+    "seen": ('{}.checkpoint["versions_seen"]', lambda item: item.seen),
+    "writes": ("{}.pending_writes", lambda item: item.writes),
+}
+"""How a script reads each field of a checkpoint, and what it has to be."""
+
+
+def _config(item: Found) -> dict[str, Any] | None:
+    at = {"thread_id": item.thread, "checkpoint_ns": item.ns, "checkpoint_id": item.parent}
+    return None if item.parent is None else {"configurable": at}
+
+
+def _history(channel: str, past: Past) -> dict[str, Any]:
+    seed = {"seed": past.seed[0]} if past.seed else {}
+    return {"writes": [(task, channel, value) for task, value in past.writes], **seed}
+
+
+def _compared(expression: str, expected: Any) -> list[str]:
+    same = "found is None" if expected is None else f"found == {expected!r}"
+    return [f"found = {expression}", f"assert {same}, found"]
