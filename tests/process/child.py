@@ -337,5 +337,29 @@ def orphan_of_a_holder(store_path: str) -> None:
     os._exit(0)
 
 
+def orphan_of_a_compactor(store_path: str) -> None:
+    """The forking process is killed while another thread of it compacts; the child it left behind does nothing."""
+    compacting, never = threading.Event(), threading.Event()
+
+    class Waiting(Vfs):
+        def point(self, name: str) -> None:
+            if name == "compact:written":
+                compacting.set()
+                never.wait()
+
+    with opened(Path(store_path), vfs=Waiting(), auto_compact=False) as store:
+        put(store, "t", "first")
+        put(store, "gone", "second")
+        store.delete("gone")
+        threading.Thread(target=store.compact, daemon=True).start()
+        compacting.wait()
+        pid = os.fork()
+        if pid:
+            say(f"child {pid}")
+            os.kill(os.getpid(), 9)
+        hear()
+    os._exit(0)
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]](*sys.argv[2:])

@@ -80,3 +80,14 @@ def test_a_child_does_not_keep_the_commit_lock_of_a_parent_that_was_killed(tmp_p
         put(store, "t", "other")
         assert ids(store, "t") == ["other"]
         child.say("go on")
+
+
+def test_a_child_does_not_go_on_compacting_for_a_parent_that_was_killed(tmp_path: Path, spawn: Spawn) -> None:
+    """As far as others can tell: they may compact."""
+    child = spawn("orphan_of_a_compactor", tmp_path / "store")
+    assert child.hear().startswith("child ")
+    child.process.wait()
+    with opened(tmp_path / "store") as store:
+        assert store.compact().frames_dropped
+        assert ids(store, "t") == ["first"]
+    child.say("go on")

@@ -18,8 +18,6 @@ Frames keep their LSNs, and records their ordinals: a dead record leaves a void 
 from __future__ import annotations
 
 import errno
-import fcntl
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -34,6 +32,7 @@ from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.frames import drop_location, get_location, publish, put_location
 from ckptstore.storage.local.hints import write_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
+from ckptstore.storage.local.locks import FolderLock
 from ckptstore.storage.local.recovery import End
 from ckptstore.storage.local.segment import Location
 
@@ -95,15 +94,13 @@ class Compactor:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """One compaction a store: an flock that dies with the process."""
-        fd = os.open(self._engine.layout.index / "COMPACT", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        lock = FolderLock(self._engine.layout.compact, create=True)
         try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise LockTimeoutError(f"{self._engine.layout.root} is being compacted by another process or thread") from None
+            if not lock.try_exclusive():
+                raise LockTimeoutError(f"{self._engine.layout.root} is being compacted by another process or thread")
             yield
         finally:
-            os.close(fd)
+            lock.close()
 
     # -- what to rewrite ------------------------------------------------------------------------------------------------
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.engine import Engine
 from ckptstore.storage.local.frames import get_location
 from ckptstore.storage.local.handle import LocalStorage
+from ckptstore.storage.local.locks import FolderLock
 
 _PAUSE = 0.05
 
@@ -69,17 +68,13 @@ def _is_free_of(data: bytes, may_hold: Callable[[Iterable[Entry]], bool]) -> boo
 @contextmanager
 def _no_compaction(engine: Engine, timeout: float) -> Iterator[None]:
     """Hold the lock of compactions."""
-    fd = os.open(engine.layout.index / "COMPACT", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    lock = FolderLock(engine.layout.compact, create=True)
     deadline = time.monotonic() + timeout
     try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise LockTimeoutError(f"{engine.layout.root} is being compacted by another process or thread") from None
-                time.sleep(_PAUSE)
+        while not lock.try_exclusive():
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(f"{engine.layout.root} is being compacted by another process or thread")
+            time.sleep(_PAUSE)
         yield
     finally:
-        os.close(fd)
+        lock.close()

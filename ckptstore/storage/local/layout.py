@@ -9,6 +9,7 @@ POISON                     an fsync failed; writes are refused until an exclusiv
 index/OWNER                evidence for trusting the index on this boot
 index/CLEAN                evidence for trusting it on any boot: only after an orderly last close
 index/SHARED               commit lock and the page that processes share
+index/COMPACT              flock: somebody compacts
 index/<epoch>/             the index itself; an epoch is never opened again once given up
 """
 
@@ -50,6 +51,7 @@ class Layout:
         self.owner = self.index / "OWNER"
         self.clean = self.index / "CLEAN"
         self.shared = self.index / "SHARED"
+        self.compact = self.index / "COMPACT"
 
     def segment(self, number: int) -> Path:
         return self.segments / f"{number:020d}.seg"

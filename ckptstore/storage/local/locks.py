@@ -24,6 +24,7 @@ from pathlib import Path
 
 from ckptstore.activity import Activity
 from ckptstore.errors import LockTimeoutError
+from ckptstore.forks import own_locks
 
 _PAGE = 64
 _HOLDER = struct.Struct("<QQ")
@@ -31,7 +32,8 @@ _LSN = struct.Struct("<Q")
 
 
 class FolderLock:
-    """flock on LOCK. Conversions are not atomic: a failed upgrade loses the shared lock, so only a leaver may try it."""
+    """flock on LOCK, and on other files that say who is at work. Conversions are not atomic: a failed upgrade loses the shared lock, so
+    only a leaver may try it."""
 
     def __init__(self, path: Path, *, create: bool, reading: bool = False) -> None:
         try:
@@ -41,6 +43,13 @@ class FolderLock:
                 raise
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a read-only medium: flock works all the same
         self._path = path
+        self._pid = os.getpid()
+        own_locks(self)
+
+    def new_locks(self) -> None:
+        """In a forked child: a lock of a parent that is killed would live on in its share of the descriptor."""
+        if os.getpid() != self._pid:
+            self.close()
 
     def is_at(self, path: Path) -> bool:
         """Whether the file at `path` is the one that is locked here."""
@@ -73,8 +82,10 @@ class FolderLock:
         return os.pread(self._fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
 
     def close(self) -> None:
-        """Give the lock up. In a forked child the descriptor is shared with the parent, so it is closed, never unlocked."""
-        os.close(self._fd)
+        """Give the lock up; idempotent. In a forked child the descriptor is shared with the parent, so it is closed, never unlocked."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class SharedPage:
