@@ -93,6 +93,81 @@ def test_looking_alone_deletes_nothing_that_a_kill_left_behind(tmp_path: Path, i
         assert not list((path / "segments").glob("*.tmp"))
 
 
+DYING = """
+import os, sys
+from ckptstore.options import StoreOptions
+from ckptstore.storage.local.handle import LocalStorage
+from ckptstore.storage.local.vfs import Vfs
+from ckptstore.store import Store
+from tests.contract.calls import put
+
+class Dying(Vfs):
+    sealed = False
+
+    def point(self, name):
+        self.sealed = self.sealed or name == "rotate:sealed"
+        if self.sealed and name == sys.argv[2]:
+            os._exit(9)
+
+options = StoreOptions(segment_bytes=4096, index=sys.argv[3])
+store = Store(LocalStorage(sys.argv[1], options, Dying()), options)
+for number in range(100):
+    put(store, f"{number:02}", None, {"m": os.urandom(300).hex()})
+"""
+
+
+def _die(path: Path, point: str, index: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    died = subprocess.run([sys.executable, "-c", DYING, str(path), point, index], env=environment, timeout=60)
+    assert died.returncode == 9
+
+
+@pytest.mark.parametrize("index", INDEXES)
+@pytest.mark.parametrize("point", ["segment:created", "commit:appended"])
+@pytest.mark.parametrize("known", [True, False])
+def test_looking_moves_no_segment_that_was_begun_and_not_published(tmp_path: Path, index: str, point: str, known: bool) -> None:
+    """Without frames, or with one that the index does not name; with the index that the killed process left, or without one."""
+    path = tmp_path / "s"
+    _die(path, point, index)
+    if not known:
+        shutil.rmtree(path / "index")
+    before = _log(path)
+    assert len(before) == 3
+    for _ in range(2):
+        with ckptstore.open(path, read_only=True) as store:
+            found = ids(store)
+            assert len(found) > 3
+    assert _log(path) == before
+    # Whoever writes does what is left to do, and finds the same.
+    with open_at(path) as store:
+        assert ids(store) == found
+        put(store, "new", found[0])
+    with open_at(path) as store:
+        assert ids(store) == ["new", *found]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_looking_moves_no_segment_that_others_went_on_without(tmp_path: Path, known: bool) -> None:
+    path = tmp_path / "s"
+    _die(path, "commit:appended", "lmdb")
+    second = path / "segments" / f"{2:020d}.seg"
+    unpublished = second.read_bytes()
+    second.unlink()
+    with open_at(path) as store:
+        put(store, "went on")
+    second.write_bytes(unpublished)
+    if not known:
+        shutil.rmtree(path / "index")
+    before = _log(path)
+    with ckptstore.open(path, read_only=True) as store:
+        assert ids(store)[0] == "went on"
+    assert _log(path) == before
+    with open_at(path) as store:
+        assert ids(store)[0] == "went on"
+    assert not second.exists()
+    assert len(list((path / "torn").glob("*.seg"))) == 1
+
+
 @pytest.mark.xfail(strict=True, reason="Opening._join: a picture leaves nothing to join, so the next look waits for its close")
 def test_two_may_look_at_a_damaged_log_at_once(tmp_path: Path) -> None:
     path = tmp_path / "s"

@@ -137,7 +137,17 @@ class Engine:
         self.handles = 0
         self.activity = Activity()
         opened = open_folder(root, options, vfs, self.activity, forked=forked)
-        self._lock, self.identity, self.segments, self._index, self._page, self._epoch, self._published, self._private = opened
+        (
+            self._lock,
+            self.identity,
+            self.segments,
+            self._index,
+            self._page,
+            self._epoch,
+            self._published,
+            self._private,
+            self.damage,
+        ) = opened
         self._closed = False
         self._session_began = False
         self._tail_is_clear = False
@@ -639,7 +649,8 @@ class Engine:
             # What compaction took out of the log leaves marks in the index; an index of the log as it is now has none.
             packed: IndexEnv = KINDS[self._index.kind](folder)
             headers, _ = recovery.sweep(self.segments)
-            fill(packed, self.segments, headers, 0)
+            if fill(packed, self.segments, headers, 0).segment != headers[-1].segment:
+                recovery.set_aside(self.segments, headers[-1])
         else:
             packed = self._index.copy_packed(folder)
         self._index.close()

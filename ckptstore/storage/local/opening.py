@@ -64,6 +64,8 @@ class Opened(NamedTuple):
     end: End
     private: Path | None
     """A temporary folder that holds the index, where the store's own cannot be written."""
+    damage: CorruptionError | None
+    """With a private index: why it does not show all of the log."""
 
 
 def open_folder(root: Path, options: StoreOptions, vfs: Vfs, activity: Activity, *, forked: bool) -> Opened:
@@ -73,6 +75,13 @@ def open_folder(root: Path, options: StoreOptions, vfs: Vfs, activity: Activity,
         forked: this process was forked from one that has a store open (index/lmdb.py).
     """
     return _Opening(root, options, vfs, activity, forked).run()
+
+
+class _LogToBeWrittenError(Exception):
+    """Internal: this log cannot be opened without writing to it, or not at all, and whoever opens it only reads."""
+
+    def __init__(self, damage: CorruptionError | None = None) -> None:
+        self.damage = damage
 
 
 class _Opening:
@@ -93,6 +102,7 @@ class _Opening:
         self.options = options
         self._forked = forked
         self._private: Path | None = None
+        self._damage: CorruptionError | None = None
 
     def run(self) -> Opened:
         self._create_folder()
@@ -103,7 +113,15 @@ class _Opening:
             self._lock.close()
             raise
         return Opened(
-            self._lock, self.identity, self.segments, self._index, self._page, self._epoch, self._published, self._private
+            self._lock,
+            self.identity,
+            self.segments,
+            self._index,
+            self._page,
+            self._epoch,
+            self._published,
+            self._private,
+            self._damage,
         )
 
     def _folder_lock(self) -> FolderLock:
@@ -194,16 +212,14 @@ class _Opening:
             self._open_private()  # recovering would write the log anew
             return
         end = None
-        if not poisoned and not unfinished:
-            end = self._trusted_end(headers)
-        if end is None:
-            try:
-                end = self._rebuild(headers, poisoned)
-            except CorruptionError:
-                if not self.options.read_only:
-                    raise
-                self._open_private()
-                return
+        try:
+            if not poisoned and not unfinished:
+                end = self._trusted_end(headers)
+            if end is None:
+                end = self._rebuilt(headers, poisoned)
+        except _LogToBeWrittenError as error:
+            self._open_private(error.damage)
+            return
         if not self.options.read_only:
             self._activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)
         # After a kill the page cache still holds everything: one fsync makes it durable and lets the watermark say so.
@@ -276,6 +292,9 @@ class _Opening:
             self._index.close()
             return None
         if end.segment < headers[-1].segment:
+            if self.options.read_only:
+                self._index.close()
+                raise _LogToBeWrittenError
             recovery.drop_begun_in_vain(self.segments, headers)
         newest = headers[-1].segment
         if end.segment != newest:
@@ -295,6 +314,17 @@ class _Opening:
             )
         return end
 
+    def _rebuilt(self, headers: list[fmt.SegmentHeader], poisoned: bool) -> End:
+        """`_rebuild`; whoever only reads leaves damage, and segments that were begun and not published, to who writes."""
+        if not self.options.read_only:
+            return self._rebuild(headers, poisoned)
+        if recovery.is_begun_in_vain(self.segments, headers):
+            raise _LogToBeWrittenError
+        try:
+            return self._rebuild(headers, poisoned)
+        except CorruptionError as error:
+            raise _LogToBeWrittenError(error) from None
+
     def _rebuild(self, headers: list[fmt.SegmentHeader], poisoned: bool) -> End:
         """Build a new index epoch from the log; after a failed fsync, write the doubtful segment anew first."""
         vfs, layout = self.vfs, self.layout
@@ -309,6 +339,11 @@ class _Opening:
         self._index = KINDS[self._kind](layout.epoch(self._epoch), forked=self._forked)
         started = time.monotonic()
         end = fill(self._index, self.segments, headers, recovery.drop_begun_in_vain(self.segments, headers))
+        if end.segment != headers[-1].segment:
+            if self.options.read_only:
+                self._index.close()
+                raise _LogToBeWrittenError
+            recovery.set_aside(self.segments, headers.pop())
         if clean.get("uuid") == self.identity.uuid.hex():
             segment, tail, next_lsn, _ = clean["end"]
             if next_lsn > end.next_lsn:
@@ -402,10 +437,14 @@ class _Opening:
         self._published = end
         return True
 
-    def _open_private(self) -> None:
-        """Read-only where the store's own index cannot be had: a medium that cannot be written, or a damaged log.
+    def _open_private(self, damage: CorruptionError | None = None) -> None:
+        """Read-only where the store's own index cannot be had: a medium that cannot be written, a damaged log, or one that has to be
+        recovered.
 
         The index stands in a temporary folder and shows the log as of now, up to the first damage.
+
+        Args:
+            damage: why an index of all of the log could not be built.
         """
         headers = sorted((self.segments.header(n) for n in self.segments.numbers()), key=lambda header: header.base_lsn)
         replaced = {old for header in headers for old in header.replaces}
@@ -413,7 +452,9 @@ class _Opening:
         self._private = Path(tempfile.mkdtemp(prefix="ckptstore-"))
         self._epoch = 0
         self._index = KINDS[self.options.index or DEFAULT](self._private, forked=self._forked)
-        self._published = fill(self._index, self.segments, headers, 0, prefix=True)
+        found: list[CorruptionError] = []
+        self._published = fill(self._index, self.segments, headers, 0, damage=found)
+        self._damage = damage or next(iter(found), None)
         self._page = SharedPage(self._private / "SHARED", self._activity)
         self._page.start(0)
 

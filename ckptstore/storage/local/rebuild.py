@@ -5,24 +5,33 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+from ckptstore.errors import CorruptionError
 from ckptstore.storage import View
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.frames import get_location, publish, put_end, put_location
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
-from ckptstore.storage.local.recovery import End, replay, set_aside
+from ckptstore.storage.local.recovery import End, replay
 from ckptstore.storage.local.segment import Found, Location, Segments
 
 # Frames a transaction: large enough to amortize it, small enough that its dirty pages stay in memory.
 _CHUNK = 5000
 
 
-def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], known_durable: int, *, prefix: bool = False) -> End:
-    """Apply every frame of the log in LSN order and record where the log ends.
+def fill(
+    index: IndexEnv,
+    segments: Segments,
+    headers: list[fmt.SegmentHeader],
+    known_durable: int,
+    *,
+    damage: list[CorruptionError] | None = None,
+) -> End:
+    """Apply every frame of the log in LSN order and record where the log ends: not in the last segment, if that was begun by a commit
+    that was never published.
 
     Args:
         known_durable: LSN known to have been made durable (recovery.drop_begun_in_vain).
-        prefix: stop at damage instead of refusing it (recovery.replay).
+        damage: stop at damage and put it here instead of refusing it (recovery.replay).
 
     Raises:
         CorruptionError: damage; the index is then of no use.
@@ -67,10 +76,8 @@ def fill(index: IndexEnv, segments: Segments, headers: list[fmt.SegmentHeader], 
             visit(item.lsn, Location(header.segment, item.offset, item.length), item.entries)
         expected = following.base_lsn
         hinted += 1
-    end = replay(segments, headers[hinted:], visit_found, expected, known_durable, prefix=prefix)
+    end = replay(segments, headers[hinted:], visit_found, expected, known_durable, damage=damage)
     flush(end)
-    if not prefix and headers[-1].segment != end.segment:
-        set_aside(segments, headers.pop())
     return end
 
 

@@ -54,18 +54,24 @@ def sweep(segments: Segments, *, read_only: bool = False) -> tuple[list[fmt.Segm
     return sorted(headers.values(), key=lambda header: header.base_lsn), bool(replaced)
 
 
+def is_begun_in_vain(segments: Segments, headers: list[fmt.SegmentHeader]) -> bool:
+    """Whether the last segment holds no frames.
+
+    A writer that fails or dies between creating a segment and publishing its first frame leaves an empty one, and the next writer may
+    have gone on in the one before.
+    """
+    last = headers[-1]
+    return len(headers) > 1 and not last.replaces and not left_over(segments, last.segment, last.length)
+
+
 def drop_begun_in_vain(segments: Segments, headers: list[fmt.SegmentHeader]) -> int:
     """Delete a last segment without frames; return an LSN up to which everything is then known to have been durable.
 
-    A writer that fails or dies between creating a segment and publishing its first frame leaves an empty one, and the next writer may
-    have gone on in the one before. That one was fsynced before the empty one got its name.
+    The one before was fsynced before the empty one got its name.
     """
-    if len(headers) < 2:
+    if not is_begun_in_vain(segments, headers):
         return 0
-    last = headers[-1]
-    if last.replaces or left_over(segments, last.segment, last.length):
-        return 0
-    headers.pop()
+    last = headers.pop()
     _delete(segments, last.segment)
     segments.vfs.sync_folder(segments.layout.segments)
     return last.base_lsn - 1
@@ -97,14 +103,14 @@ def replay(
     expected: int = 1,
     known_durable: int = 0,
     *,
-    prefix: bool = False,
+    damage: list[CorruptionError] | None = None,
 ) -> End:
     """Visit every good frame in LSN order and find the end of the log.
 
     Args:
         expected: LSN at which these segments begin; those before were replayed from hints.
         known_durable: LSN known from elsewhere to have been made durable.
-        prefix: stop at damage instead of refusing it; only for reading, since nothing may ever be appended there.
+        damage: stop at damage and put it here instead of refusing it; only for reading, since nothing may ever be appended there.
 
     Returns:
         The end of the log; what stands behind it in the last segment is a torn tail, not yet cut.
@@ -138,9 +144,10 @@ def replay(
             try:
                 _judge(segments, header.segment, offset, expected, durable, last)
             except CorruptionError as error:
-                if not prefix:
+                if damage is None:
                     raise
                 logger.error("%s Reading the log up to there", error)
+                damage.append(error)
                 return end
     return end
 
