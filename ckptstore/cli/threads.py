@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ckptstore.cli.output import FINE, print_json, print_line, print_table, progress
+from ckptstore.cli.output import FINE, PROBLEMS, print_json, print_line, print_problems, print_table, progress
 from ckptstore.inspect.threads import Sort, threads_report
 
 
@@ -22,8 +22,8 @@ def threads(
     with progress("listing", json) as told:
         report = threads_report(path, sort=sort, limit=limit, lock_timeout=lock_timeout, progress=told)
     if json:
-        print_json({"total": report.total, "threads": [info._asdict() for info in report.threads]})
-        return FINE
+        print_json({"total": report.total, "threads": [info._asdict() for info in report.threads], "problems": report.problems})
+        return PROBLEMS if report.problems else FINE
     print_table(
         [("thread", False), ("checkpoints", True), ("namespaces", True), ("head", False)],
         [(info.thread, info.checkpoints, info.namespaces, info.head) for info in report.threads],
@@ -31,4 +31,5 @@ def threads(
     left = report.total - len(report.threads)
     if left:
         print_line(f"... and {left:,} more")
-    return FINE
+    print_problems(report.problems)
+    return PROBLEMS if report.problems else FINE

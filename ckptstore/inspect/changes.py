@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptstore.errors import InvalidArgumentError
+from ckptstore.inspect.looking import opened_whole
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress
 from ckptstore.inspect.refs import UnknownReferenceError
@@ -120,7 +121,7 @@ def prune_store(
     policy = RetentionPolicy(**limits)
     if not policy.model_fields_set - {"pinned"}:
         raise InvalidArgumentError("no limit is given: --keep-last, --older-than, --idle, --max-bytes or --max-bytes-per-thread")
-    with opened(path, lock_timeout) as here:
+    with opened_whole(path, lock_timeout) as here:
         with here.storage.view() as view:
             for name in threads:
                 _checkpoints(view, name)
@@ -159,7 +160,7 @@ def remove_threads(
     if with_copies and not erase:
         raise InvalidArgumentError("--with-copies: only with --erase, since deleting leaves copies whole")
     named = list(dict.fromkeys(threads))
-    with opened(path, lock_timeout) as here, here.storage.view() as view:
+    with opened_whole(path, lock_timeout) as here, here.storage.view() as view:
         for name in named:
             if not erase:
                 _checkpoints(view, name)
@@ -202,7 +203,7 @@ def copy_of_thread(path: str | os.PathLike[str], source: str, destination: str, 
     Raises:
         UnknownReferenceError: there is no such source. ThreadExistsError: the destination holds records. what `opened` raises.
     """
-    with opened(path, lock_timeout) as here, here.storage.view() as view:
+    with opened_whole(path, lock_timeout) as here, here.storage.view() as view:
         _checkpoints(view, source)
     with opened_to_change(path, lock_timeout) as store:
         return store.copy(source, destination)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptstore.errors import CkptStoreError
+from ckptstore.inspect.looking import cut_short
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress
 from ckptstore.storage.local.index.kinds import kept_kind
@@ -86,8 +87,8 @@ def store_health(path: str | os.PathLike[str], *, lock_timeout: float = 30.0) ->
     started = time.monotonic()
     try:
         refuse_network_filesystem(root)
-        with opened(path, lock_timeout):
-            pass
+        with opened(path, lock_timeout) as here:
+            problems += cut_short(here)
     except CkptStoreError as error:
         problems.append(str(error))
     return StoreHealth(

@@ -9,12 +9,16 @@ from contextlib import contextmanager
 from ckptstore.errors import CorruptionError
 from ckptstore.inspect.opened import Opened, opened
 from ckptstore.inspect.refs import UnknownReferenceError
-from ckptstore.storage.local.layout import Layout
 
 _PART = (
     "the log is damaged, and its index was lost: only what stands before the damage is shown. `ckpt verify` names the place, "
     "`ckpt salvage` reads what stands behind it"
 )
+
+
+def cut_short(here: Opened) -> list[str]:
+    """A word where not all of the log can be seen; nothing where it can."""
+    return [] if here.storage.damage is None else [_PART]
 
 
 @contextmanager
@@ -32,7 +36,7 @@ def looking(path: str | os.PathLike[str], lock_timeout: float) -> Iterator[tuple
         what `opened` raises.
     """
     with opened(path, lock_timeout) as here:
-        problems = [_PART] if _is_cut_short(here) else []
+        problems = cut_short(here)
         try:
             yield here, problems
         except UnknownReferenceError as error:
@@ -41,9 +45,14 @@ def looking(path: str | os.PathLike[str], lock_timeout: float) -> Iterator[tuple
             raise
 
 
-def _is_cut_short(here: Opened) -> bool:
-    """Whether the log is read through a private index because of damage.
+@contextmanager
+def opened_whole(path: str | os.PathLike[str], lock_timeout: float) -> Iterator[Opened]:
+    """Open a store `read_only`, to plan a change of it.
 
-    Whoever opens a folder that can be written leaves OWNER in it, unless the index could not be rebuilt from the log.
+    Raises:
+        CorruptionError: not all of it can be seen. what `opened` raises.
     """
-    return os.access(here.path, os.W_OK) and not Layout(here.path).owner.exists()
+    with opened(path, lock_timeout) as here:
+        if here.storage.damage is not None:
+            raise here.storage.damage
+        yield here

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from ckptstore.codec.records import HEADER, LANE_SCOPE, Entry, Kind, entry_name, pack
 from ckptstore.errors import CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 from ckptstore.inspect.channels import ChannelBytes, ChannelTally
-from ckptstore.inspect.opened import Opened, opened
+from ckptstore.inspect.looking import looking
+from ckptstore.inspect.opened import Opened
 from ckptstore.inspect.progress import Progress
 from ckptstore.storage import StorageStats, View
 from ckptstore.storage.local.bulk import WholeFrame
@@ -106,9 +107,8 @@ def store_report(
     """
     if top < 0:
         raise InvalidArgumentError(f"top={top}: 0 or more is needed")
-    with opened(path, lock_timeout) as here:
+    with looking(path, lock_timeout) as (here, problems):
         stats = here.storage.stats()
-        problems: list[str] = []
         threads = namespaces = checkpoints = 0
         try:
             for info in here.store.threads():

@@ -6,7 +6,7 @@ import os
 from typing import Literal, NamedTuple
 
 from ckptstore.errors import InvalidArgumentError
-from ckptstore.inspect.opened import opened
+from ckptstore.inspect.looking import looking
 from ckptstore.inspect.progress import Progress
 from ckptstore.model import ThreadInfo
 
@@ -22,6 +22,7 @@ class ThreadsReport(NamedTuple):
     total: int
     """Number of threads in the store, before `limit`."""
     threads: list[ThreadInfo]
+    problems: list[str]
 
 
 def threads_report(
@@ -46,7 +47,7 @@ def threads_report(
     """
     if limit is not None and limit < 0:
         raise InvalidArgumentError(f"limit={limit}: 0 or more is needed")
-    with opened(path, lock_timeout) as here:
+    with looking(path, lock_timeout) as (here, problems):
         with here.storage.view() as view:
             most = view.next_numbers()[0] - 1
         found = []
@@ -58,4 +59,4 @@ def threads_report(
         found.sort(key=lambda info: info.thread)
     elif sort == "checkpoints":
         found.sort(key=lambda info: -info.checkpoints)
-    return ThreadsReport(len(found), found[:limit])
+    return ThreadsReport(len(found), found[:limit], problems)

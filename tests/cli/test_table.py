@@ -352,7 +352,7 @@ def test_copying_onto_itself_is_usage(ckpt: Callable[..., Any], folder: Path) ->
     one_line(ckpt("copy", folder, "large", "large"), 2, "onto itself")
 
 
-@pytest.mark.parametrize("command", ["log", "show", "diff", "writes"])
+@every
 def test_damage_without_an_index_shows_what_stands_before_it(run: Callable[..., Any], folder: Path, command: str) -> None:
     """The index is lost and the log damaged in the middle: what stands before is shown, and that it is not all is said."""
     for path in (folder / "index").glob("*"):
@@ -361,9 +361,30 @@ def test_damage_without_an_index_shows_what_stands_before_it(run: Callable[..., 
     damaged = list(frames(folder))[6]
     flip(damaged.path, damaged.offset + 5)
     before = contents(folder)
-    ran = run(command, folder, "--json")
-    assert (ran.code, ran.err) == (1, "")
-    assert "before the damage" in json.loads(ran.out)["problems"][0]
-    lost = run(command, folder, "--ns", "node:1")
-    one_line(lost, 1, "no namespace 'node:1'", "before the damage")
+    if command in ("inspect", "threads", "log", "show", "diff", "writes", "doctor"):
+        ran = run(command, folder, "--json")
+        assert (ran.code, ran.err) == (1, "")
+        problems = json.loads(ran.out)["problems"] if command != "doctor" else [ran.out]
+        assert "before the damage" in problems[0]
+        text = run(command, folder)
+        assert (text.code, text.err) == (1, "")
+        assert "before the damage" in text.out
+    elif command == "verify":
+        ran = run(command, folder)
+        assert ran.code == 1
+        assert f"segment 1, offset {damaged.offset}" in ran.out
+    else:
+        one_line(run(command, folder), 1, "damage")
+    if command in ("log", "show", "diff", "writes"):
+        one_line(run(command, folder, "--ns", "node:1"), 1, "no namespace 'node:1'", "before the damage")
     assert contents(folder) == before
+
+
+def test_a_part_is_not_taken_for_all_where_a_change_is_planned(ckpt: Callable[..., Any], folder: Path) -> None:
+    for path in (folder / "index").glob("*"):
+        if path.is_file():
+            path.unlink()
+    damaged = list(frames(folder))[6]
+    flip(damaged.path, damaged.offset + 5)
+    one_line(ckpt("prune", folder, "--keep-last", 1), 1, "damage")
+    one_line(ckpt("rm", folder, "small"), 1, "damage")

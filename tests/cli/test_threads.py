@@ -28,6 +28,7 @@ def test_each_thread_with_its_counts_and_its_head(ckpt: Callable[..., Any], fold
             {"thread": "small", "checkpoints": 1, "namespaces": 1, "head": "s1"},
             {"thread": "large", "checkpoints": 3, "namespaces": 2, "head": "l2"},
         ],
+        "problems": [],
     }
 
 
@@ -63,4 +64,4 @@ def test_any_name_is_shown_whole_and_drives_no_terminal(ckpt: Callable[..., Any]
 
 def test_an_empty_store_has_no_threads(ckpt: Callable[..., Any], tmp_path: Path) -> None:
     ckptstore.open(tmp_path / "new").close()
-    assert listed(ckpt, tmp_path / "new") == {"total": 0, "threads": []}
+    assert listed(ckpt, tmp_path / "new") == {"total": 0, "threads": [], "problems": []}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from ckptstore.activity import Activity
-from ckptstore.errors import CkptStoreError, IndexUnusableError, ReadOnlyError, StoreClosedError
+from ckptstore.errors import CkptStoreError, CorruptionError, IndexUnusableError, ReadOnlyError, StoreClosedError
 from ckptstore.forks import process_id
 from ckptstore.interrupts import HoldBack
 from ckptstore.options import StoreOptions
@@ -168,6 +168,11 @@ class LocalStorage:
     ) -> Iterator[WholeFrame | CkptStoreError]:
         """See `bulk.read_frames`; `view` is one of this storage."""
         return read_frames(self._live().segments, view, first, end, without)
+
+    @property
+    def damage(self) -> CorruptionError | None:
+        """Why only what stands before this damage is shown; None where all of the log is. Only a look goes on in spite of damage."""
+        return self._live().damage
 
     @property
     def activity(self) -> Activity:
