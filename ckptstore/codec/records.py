@@ -115,6 +115,10 @@ def _refs(flat: Sequence[int], own: int = 0) -> tuple[Ref, ...]:
     return tuple(Ref(flat[i] or own, flat[i + 1]) for i in range(0, len(flat), 2))
 
 
+_MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+"""What bytes that are something else make of the code that takes a body apart."""
+
+
 # -- THREAD [number, name hash, name] and LANE [number, name hash, thread number, name]; no body ---------------------------
 #    The name stands in the directory, so that listing threads reads no body, however large the values beside it are.
 
@@ -200,7 +204,8 @@ def _pack_folds(folds: Sequence[Ref]) -> bytes:
 
 
 def _unpack_folds(packed: bytes) -> tuple[Ref, ...]:
-    numbers, value, shift = [], 0, 0
+    numbers: list[int] = []
+    value = shift = 0
     for byte in packed:
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
@@ -208,6 +213,10 @@ def _unpack_folds(packed: bytes) -> tuple[Ref, ...]:
             value = shift = 0
         else:
             shift += 7
+            if shift > 49:
+                raise CorruptionError("a number in the references of a value is too long")
+    if shift or len(numbers) & 1:
+        raise CorruptionError("the references of a value end early")
     folds, lsn = [], 0
     for step, ordinal in zip(numbers[::2], numbers[1::2], strict=True):
         lsn += step >> 1 if not step & 1 else -((step + 1) >> 1)
@@ -317,8 +326,13 @@ def encode_checkpoint(
 def decode_checkpoint(ref: Ref, entry: Entry, raw: bytes) -> CheckpointRecord:
     lane, id, parent, token, _source, _mask, consumed, _run, _place, flat = entry[HEADER:]
     refs = _refs(flat, ref.lsn)
-    skeleton, metadata, packed = unpack(raw)
-    table = {channel: Slot(version, _slot_value(value, refs)) for channel, (version, value) in packed.items()}
+    try:
+        skeleton, metadata, packed = unpack(raw)
+        "".join(packed)  # names of channels are texts
+        table = {channel: Slot(version, _slot_value(value, refs)) for channel, (version, value) in packed.items()}
+        skeleton, metadata = _map_or_typed(skeleton), _map_or_typed(metadata)
+    except _MALFORMED:
+        raise CorruptionError(f"the body of record {ref.ordinal} at LSN {ref.lsn} is no checkpoint") from None
     return CheckpointRecord(
         ref,
         lane,
@@ -326,8 +340,8 @@ def decode_checkpoint(ref: Ref, entry: Entry, raw: bytes) -> CheckpointRecord:
         None if parent is None else id_text(parent),
         token,
         consumed_from(consumed, ref.lsn),
-        _map_or_typed(skeleton),
-        _map_or_typed(metadata),
+        skeleton,
+        metadata,
         table,
     )
 
@@ -342,12 +356,18 @@ def _slot_value(value: Any, refs: Sequence[Ref]) -> Ref | Typed | None:
         return None
     if isinstance(value, int):
         return refs[value]
+    return _typed(value)
+
+
+def _typed(value: Any) -> Typed:
     tag, raw = value
+    if type(raw) is not bytes:
+        raise TypeError("not the bytes of a value")
     return (tag if isinstance(tag, str) else TAGS[tag], raw)
 
 
 def _map_or_typed(value: Any) -> Any:
-    return value if isinstance(value, dict) else (value[0], value[1])
+    return value if isinstance(value, dict) else _typed(value)
 
 
 # -- WRITES [lane, target id, token, origin, task hash, channel mask, regular, child id, refs] -----------------------------
@@ -405,14 +425,20 @@ def encode_writes(
 
 def decode_writes(ref: Ref, entry: Entry, raw: bytes) -> WritesRecord:
     refs = _refs(entry[HEADER + 8], ref.lsn)
-    task_id, task_path, packed = unpack(raw)
     writes = []
-    for idx, channel, value in packed:
-        stored = _slot_value(value, refs)
-        if stored is None:
-            raise CorruptionError(f"a write at LSN {ref.lsn} has no value")
-        writes.append(WriteEntry(idx, channel, stored))
-    return WritesRecord(ref, entry[HEADER], id_text(entry[HEADER + 1]), id_text(task_id), task_path, tuple(writes))
+    try:
+        task_id, task_path, packed = unpack(raw)
+        task_id = id_text(task_id)
+        for idx, channel, value in packed:
+            stored = _slot_value(value, refs)
+            if stored is None or type(idx) is not int or type(channel) is not str:
+                raise TypeError("not a write")
+            writes.append(WriteEntry(idx, channel, stored))
+        if type(task_path) is not str:
+            raise TypeError("not a path")
+    except _MALFORMED:
+        raise CorruptionError(f"the body of record {ref.ordinal} at LSN {ref.lsn} holds no writes") from None
+    return WritesRecord(ref, entry[HEADER], id_text(entry[HEADER + 1]), task_id, task_path, tuple(writes))
 
 
 def writes_mask(entry: Entry) -> int:
@@ -477,13 +503,18 @@ def encode_history(lane: int, survivor: str, past: Mapping[str, ChannelPast]) ->
 def decode_history(entry: Entry, raw: bytes) -> dict[str, ChannelPast]:
     values, writes = _refs(entry[HEADER + 2]), _refs(entry[HEADER + 3])
     past = {}
-    for channel, packed in unpack(raw).items():
-        if packed is None:
-            past[channel] = ChannelPast(None, (), lost=True)
-            continue
-        slot, edges = packed
-        groups = (HistoryEdge(*(tuple(writes[i] for i in group) for group in edge)) for edge in edges)
-        past[channel] = ChannelPast(_slot_value(slot, values), tuple(groups))
+    try:
+        packed_past = unpack(raw)
+        "".join(packed_past)  # names of channels are texts
+        for channel, packed in packed_past.items():
+            if packed is None:
+                past[channel] = ChannelPast(None, (), lost=True)
+                continue
+            slot, edges = packed
+            groups = (HistoryEdge(*(tuple(writes[i] for i in group) for group in edge)) for edge in edges)
+            past[channel] = ChannelPast(_slot_value(slot, values), tuple(groups))
+    except _MALFORMED:
+        raise CorruptionError("the body of a history record is no history") from None
     return past
 
 

@@ -45,11 +45,13 @@ from typing import NamedTuple
 from zlib import crc32
 
 from ckptstore.codec.records import Entry, unpack
+from ckptstore.codec.shapes import MOST_LSN, check_entries
 from ckptstore.errors import CorruptionError, FormatVersionError
 from ckptstore.storage import Frame
 
 MAJOR = 1
 MINOR = 0
+MOST_SEGMENT = (1 << 31) - 1
 MAGIC = b"\x89CKPT\r\n\x1a"
 
 _SEGMENT = struct.Struct("<8sHHIQ16s8sQQQII")
@@ -128,6 +130,8 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
     if length != _SEGMENT.size + 8 * replaced + _CRC.size:
         raise CorruptionError("the segment header has the wrong length")
     replaces = struct.unpack_from(f"<{replaced}Q", data, _SEGMENT.size)
+    if not 0 < segment <= MOST_SEGMENT or base > MOST_LSN or end > MOST_LSN or max(replaces, default=0) >= segment:
+        raise CorruptionError("the segment header names segments or LSNs that cannot be")
     return SegmentHeader(segment, uuid, timeline, base, end, created, salt, replaces)
 
 
@@ -193,8 +197,9 @@ def decode_directory(header: FrameHeader, directory: bytes) -> list[Entry]:
         raise CorruptionError(f"the directory of LSN {header.lsn} does not match its checksum")
     try:
         entries = unpack(directory) if directory else []
+        check_entries(entries)
         bodies = sum(entry[2] for entry in entries)
-    except Exception as error:
+    except (CorruptionError, ValueError) as error:
         raise CorruptionError(f"the directory of LSN {header.lsn} does not decode: {error}") from None
     if bodies != header.bodies:
         raise CorruptionError(f"the directory of LSN {header.lsn} does not add up to its bodies")
