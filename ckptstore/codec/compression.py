@@ -82,7 +82,7 @@ def decompress(codec: int, body: bytes, raw_length: int) -> bytes:
     if codec == RAW:
         raw = body
     elif codec in (ZSTD, ZSTD_SHIPPED_1):
-        refuse_stated_size(body)
+        check_compressed(body, raw_length)
         coder = _coders.plain if codec == ZSTD else _coders.shipped_1
         try:
             raw = coder.decompress(body, max_output_size=raw_length)
@@ -95,11 +95,15 @@ def decompress(codec: int, body: bytes, raw_length: int) -> bytes:
     return raw
 
 
-def refuse_stated_size(body: bytes) -> None:
-    """Refuse a zstd frame whose header states a content size: no writer of this format does, and zstd would allocate what it says.
+def check_compressed(body: bytes, raw_length: int) -> None:
+    """Refuse what zstd would allocate memory for and could not fill.
+
+    No writer of this format states the content size in the header of a zstd frame. And a block of 128 KB takes 4 bytes at least.
 
     Raises:
         CorruptionError
     """
     if body and body[0] & 0xE0:
         raise CorruptionError("a compressed body states its size: it was not written by this format")
+    if raw_length > len(body) << 15:
+        raise CorruptionError(f"a compressed body of {len(body)} bytes cannot hold {raw_length}")

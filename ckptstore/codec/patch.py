@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from ckptstore.codec.compression import compress, decompress, refuse_stated_size
+from ckptstore.codec.compression import check_compressed, compress, decompress
 from ckptstore.errors import CorruptionError
 
 BASED = 255
@@ -114,7 +114,7 @@ def apply(base: bytes, patch: bytes, length: int) -> bytes:
         raise CorruptionError("a patch holds more than the value it makes")
     if codec == BASED:
         body = reader.rest()
-        refuse_stated_size(body)
+        check_compressed(body, fresh_length)
         try:
             fresh = _Against(base).decompress(body, fresh_length)
         except zstandard.ZstdError as error:

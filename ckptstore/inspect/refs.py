@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ckptstore.codec.records import checkpoint_id
+from ckptstore.codec.records import Kind, checkpoint_id
 from ckptstore.errors import CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 from ckptstore.lineage.listing import ns_name
 from ckptstore.model import LaneName
@@ -165,4 +165,4 @@ def live_entries(view: View, lane: int) -> Iterator[CheckpointEntry]:
 
 def id_of(view: View, entry: CheckpointEntry) -> str:
     """A checkpoint's id, from the directory of its frame."""
-    return checkpoint_id(view.entries(entry.ref.lsn)[entry.ref.ordinal])
+    return checkpoint_id(view.entry(entry.ref, Kind.CHECKPOINT))

@@ -17,6 +17,7 @@ from ckptstore.codec.names import channel_bit, name_hash, run_hash, task_hash
 from ckptstore.codec.records import (
     ChannelPast,
     Encoded,
+    Kind,
     WritesBody,
     checkpoint_id,
     encode_checkpoint,
@@ -544,7 +545,7 @@ class Commits:
             if target_number is not None and regular:
                 children = [view.live_checkpoint(number, child) for child in view.children(number, target_number)]
                 made = late([entry for entry in children if entry is not None])
-                child = None if made is None else checkpoint_id(view.entries(made.ref.lsn)[made.ref.ordinal])
+                child = None if made is None else checkpoint_id(view.entry(made.ref, Kind.CHECKPOINT))
             records.append(_batch(prepared, number, target, token, origin, task_id, mask, regular=regular, child=child))
             return records
 

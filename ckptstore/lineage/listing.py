@@ -113,7 +113,7 @@ def _known(view: View, lane: int, id: str, before: str | None) -> int | None:
 
 
 def _id(view: View, entry: CheckpointEntry) -> str:
-    return checkpoint_id(view.entries(entry.ref.lsn)[entry.ref.ordinal])
+    return checkpoint_id(view.entry(entry.ref, Kind.CHECKPOINT))
 
 
 def _bound(view: View, lane: int, before: str) -> CheckpointEntry | None:
@@ -212,7 +212,7 @@ def _lanes(view: View, thread: str | None, ns: str | None) -> tuple[Sequence[tup
 def thread_name(view: View, thread: int) -> str:
     """Name of a thread, read from the log: the index holds no names."""
     ref, _ = view.thread_record(thread)
-    return entry_name(view.entries(ref.lsn)[ref.ordinal])
+    return entry_name(view.entry(ref, Kind.THREAD))
 
 
 def ns_name(view: View, lane: int) -> str:
@@ -221,7 +221,7 @@ def ns_name(view: View, lane: int) -> str:
     assert address is not None
     if address.ns_hash == _ROOT:
         return ""
-    return entry_name(view.entries(address.ref.lsn)[address.ref.ordinal])
+    return entry_name(view.entry(address.ref, Kind.LANE))
 
 
 def list_threads(storage: Storage) -> Iterator[ThreadInfo]:

@@ -27,7 +27,7 @@ from ckptstore.codec.records import (
     value_facts,
     writes_refs,
 )
-from ckptstore.errors import CorruptionError, StaleIndexError
+from ckptstore.errors import CorruptionError
 from ckptstore.forks import own_locks
 from ckptstore.lineage.reach import closure
 from ckptstore.model import Ref, Typed
@@ -43,6 +43,8 @@ _DEEP = MOST_FRAMES // 2
 _MOST_COMPARED = 6
 # A patch this long may have a better base than the next of its chain.
 _LONG = 1024
+# Bytes that the material of one patch may have: a few bytes can name the same large value again and again.
+_MOST_MATERIAL = 1 << 30
 # A base in another channel begins a new chain, which needs depth of its own.
 _SHALLOW = MOST_FRAMES // 4
 
@@ -93,25 +95,26 @@ class Values:
                 activity.cache_hits += 1
                 return raw
             activity.cache_misses += 1
-        facts, raw = self._read(view, ref, MOST_FRAMES)
+        facts, raw = self._read(view, ref, MOST_FRAMES, {})
         with self._lock:
             activity.value_reads += 1
             activity.value_frames += facts.frames
             activity.most_frames = max(activity.most_frames, facts.frames)
         return raw
 
-    def _read(self, view: View, ref: Ref, depth: int) -> tuple[ValueFacts, bytes]:
+    def _read(self, view: View, ref: Ref, depth: int, written: dict[Ref, bytes]) -> tuple[ValueFacts, bytes]:
         """A value and its facts.
 
         Args:
             depth: how many values may still be read one through another; what is deeper was not written by us, and might not end.
+            written: values of folded writes that this read has met. Each is read once: folds in folds would multiply.
         """
         if not depth:
             raise CorruptionError(f"the value at LSN {ref.lsn}, record {ref.ordinal}, rests on more than {MOST_FRAMES} others")
         frame = view.frame(ref.lsn)
         facts = value_facts(ref.lsn, frame.entry(ref, Kind.VALUE))
         if facts.codec == PATCH:
-            raw = apply(self._material(view, facts, depth - 1), frame.stored(ref.ordinal), facts.length)
+            raw = apply(self._material(view, facts, depth - 1, written), frame.stored(ref.ordinal), facts.length)
         else:
             raw = frame.raw(ref.ordinal)
         if crc32(raw) != facts.crc or len(raw) != facts.length:
@@ -122,11 +125,11 @@ class Values:
         self.remember(ref, raw)
         return facts, raw
 
-    def _base(self, view: View, ref: Ref, depth: int) -> bytes:
+    def _base(self, view: View, ref: Ref, depth: int, written: dict[Ref, bytes]) -> bytes:
         """Raw bytes of a base: part of the read that asked for it, so not counted as one."""
         with self._lock:
             raw = self._raw.get(ref)
-        return raw if raw is not None else self._read(view, ref, depth)[1]
+        return raw if raw is not None else self._read(view, ref, depth, written)[1]
 
     def remember(self, ref: Ref, raw: bytes) -> None:
         """Keep raw bytes that were just written or read."""
@@ -140,19 +143,29 @@ class Values:
                 _, old = self._raw.popitem(last=False)
                 self._bytes -= len(old) + 100
 
-    def _material(self, view: View, facts: ValueFacts, depth: int) -> bytes:
+    def _material(self, view: View, facts: ValueFacts, depth: int, written: dict[Ref, bytes]) -> bytes:
         """The bytes a patch copies from: the base value, then the folded writes without their container headers."""
         if not facts.folds and len(facts.bases) == 1:
-            return self._base(view, facts.bases[0], depth)
-        pieces = [self._base(view, base, depth) for base in facts.bases]
+            return self._base(view, facts.bases[0], depth, written)
+        pieces = [self._base(view, base, depth, written) for base in facts.bases]
+        size = sum(map(len, pieces))
         for ref in facts.folds:
-            pieces.extend(self._folded(view, ref, depth))
+            for piece in self._folded(view, ref, depth, written):
+                size += len(piece)
+                if size > _MOST_MATERIAL:
+                    raise CorruptionError(f"a value rests on writes of more than {_MOST_MATERIAL} bytes")
+                pieces.append(piece)
         return b"".join(pieces)
 
-    def _folded(self, view: View, ref: Ref, depth: int) -> Iterable[bytes]:
+    def _folded(self, view: View, ref: Ref, depth: int, written: dict[Ref, bytes]) -> Iterable[bytes]:
         for idx, _, value in view.frame(ref.lsn).batch(ref).writes:
             if idx >= 0:
-                raw = self._base(view, value, depth) if isinstance(value, Ref) else value[1]
+                if not isinstance(value, Ref):
+                    raw = value[1]
+                elif value in written:
+                    raw = written[value]
+                else:
+                    raw = written[value] = self._base(view, value, depth, written)
                 yield raw[container_header(raw) :]
 
     # -- encoding -------------------------------------------------------------------------------------------------------
@@ -223,11 +236,12 @@ class Values:
                 # Never a fold on a fold: where every turn forks, it would grow with the history. Stored whole once, then patched.
                 return None
             bases = (base,)
-        written = [ref for fold in folds for ref in writes_refs(fold.lsn, view.entries(fold.lsn)[fold.ordinal])]
-        if any(facts_of(view, ref).frames >= MOST_FRAMES for ref in (*bases, *written)):
+        written = [ref for fold in folds for ref in writes_refs(fold.lsn, view.entry(fold, Kind.WRITES))]
+        needed = [facts_of(view, ref) for ref in (*bases, *written)]
+        if any(facts.frames >= MOST_FRAMES for facts in needed) or sum(facts.length for facts in needed) > _MOST_MATERIAL // 2:
             return None
         frames = len(closure(view, bases, folds)) + 1
-        material = self._material(view, ValueFacts("", 0, 0, 0, 0, 0, bases, folds), MOST_FRAMES - 1)
+        material = self._material(view, ValueFacts("", 0, 0, 0, 0, 0, bases, folds), MOST_FRAMES - 1, {})
         body = diff(material, raw, thorough=True)
         return None if body is None else _Patched(body, 0, frames, bases, folds)
 
@@ -256,10 +270,7 @@ def _poor(patch: _Patched | None, raw: bytes) -> bool:
 
 def facts_of(view: View, ref: Ref) -> ValueFacts:
     """What the directory says of a value."""
-    entry = view.entries(ref.lsn)[ref.ordinal]
-    if entry[0] != Kind.VALUE:
-        raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not a value: run `ckpt verify`")
-    return value_facts(ref.lsn, entry)
+    return value_facts(ref.lsn, view.entry(ref, Kind.VALUE))
 
 
 def shallow_base(view: View, near: Ref) -> Ref:

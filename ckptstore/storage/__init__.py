@@ -59,9 +59,13 @@ class Frame:
 
     def entry(self, ref: Ref, kind: int) -> Entry:
         """The directory entry a reference names, checked to be of the kind the caller expects."""
-        if ref.ordinal >= len(self.entries) or self.entries[ref.ordinal][0] != kind:
-            raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not of kind {kind}: run `ckpt verify`")
-        return self.entries[ref.ordinal]
+        return _entry(self.entries, ref, kind)
+
+
+def _entry(entries: list[Entry], ref: Ref, kind: int) -> Entry:
+    if ref.ordinal >= len(entries) or entries[ref.ordinal][0] != kind:
+        raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not of kind {kind}: run `ckpt verify`")
+    return entries[ref.ordinal]
 
 
 class View(Catalog):
@@ -89,6 +93,10 @@ class View(Catalog):
     def directories(self, lsns: Collection[int]) -> Iterator[tuple[int, list[Entry]]]:
         """(LSN, `entries`) of many frames, in any order: the quick way, which keeps nothing for later."""
         return ((lsn, self.entries(lsn)) for lsn in lsns)
+
+    def entry(self, ref: Ref, kind: int) -> Entry:
+        """The directory entry a reference names, checked to be of the kind the caller expects."""
+        return _entry(self.entries(ref.lsn), ref, kind)
 
 
 Batch = Sequence[Encoded]

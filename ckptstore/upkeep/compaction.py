@@ -113,7 +113,7 @@ class Liveness:
         self._targets: set[tuple[int, bytes]] = set()
         """(lane, name hash) of checkpoints, removed or not, that live batches were stored on."""
         for batch in self._batches:
-            record = view.entries(batch.lsn)[batch.ordinal]
+            record = view.entry(batch, Kind.WRITES)
             self._direct.update(writes_refs(batch.lsn, record))
             lane, target = record[HEADER : HEADER + 2]
             self._targets.add((lane, id_hash(target)))
@@ -139,7 +139,7 @@ class Liveness:
             if entry is None:
                 continue
             self._records.add(entry.ref)
-            record = view.entries(entry.ref.lsn)[entry.ref.ordinal]
+            record = view.entry(entry.ref, Kind.CHECKPOINT)
             self._direct.update(checkpoint_refs(entry.ref.lsn, record))
             parent = view.checkpoint(lane, entry.parent) if entry.parent else None
             if parent is not None and not entry.has_history:
@@ -150,7 +150,7 @@ class Liveness:
             history = view.history(lane, number)
             if history is not None:
                 self._records.add(history)
-                kept_values, kept_batches = history_refs(view.entries(history.lsn)[history.ordinal])
+                kept_values, kept_batches = history_refs(view.entry(history, Kind.HISTORY))
                 self._direct.update(kept_values)
                 self._batches.update(kept_batches)
 

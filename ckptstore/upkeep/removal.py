@@ -207,7 +207,7 @@ def _tombstone(view: View, lane: int, gone: Collection[int], dead: Collection[in
 
 
 def _id_of(view: View, entry: CheckpointEntry) -> str:
-    return checkpoint_id(view.entries(entry.ref.lsn)[entry.ref.ordinal])
+    return checkpoint_id(view.entry(entry.ref, Kind.CHECKPOINT))
 
 
 def _head_after(view: View, lane: int, gone: Collection[int]) -> str | None:

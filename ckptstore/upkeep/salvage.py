@@ -454,11 +454,11 @@ def _as_it_is(channel: str, typed: Typed) -> Typed:
 
 
 def _id(view: View, entry: CheckpointEntry) -> str:
-    return checkpoint_id(view.entries(entry.ref.lsn)[entry.ref.ordinal])
+    return checkpoint_id(view.entry(entry.ref, Kind.CHECKPOINT))
 
 
 def _run(view: View, entry: CheckpointEntry, metadata: dict[str, Any] | Typed) -> str | None:
     """The run that a checkpoint is to be deleted with. The log holds its hash; the metadata of LangGraph's checkpoints name it."""
     named = metadata.get("run_id") if isinstance(metadata, dict) else None
-    known = checkpoint_run(view.entries(entry.ref.lsn)[entry.ref.ordinal])
+    known = checkpoint_run(view.entry(entry.ref, Kind.CHECKPOINT))
     return named if isinstance(named, str) and known == run_hash(named) else None
