@@ -340,8 +340,8 @@ class Store(Commits):
         timeout = self._options.lock_timeout
         storage = self._storage
         local = storage if isinstance(storage, LocalStorage) else None
-        has_frame = erasure.is_there if local is None else erasing.has_frame
-        deleted, traces = erasure.erase(storage, self._values, thread, has_frame, with_copies=with_copies, timeout=timeout)
+        frames = erasure.all_frames if local is None else erasing.frames
+        deleted, traces = erasure.erase(storage, self._values, thread, frames, with_copies=with_copies, timeout=timeout)
         if local is not None:
             erasing.erase_beside_the_log(local, traces.may_mark, timeout)
         return deleted

@@ -19,6 +19,7 @@ from ckptstore.inspect.progress import Progress
 from ckptstore.storage import StorageStats, View
 from ckptstore.storage.local.bulk import WholeFrame
 from ckptstore.storage.local.format import MAJOR
+from ckptstore.storage.local.frames import next_located
 
 # Frames read in one view: a view pins pages of the index, and a writer should be able to reuse them soon.
 _STRETCH = 2048
@@ -151,11 +152,16 @@ def _breakdown(
     with here.storage.view() as view:
         dead = set(view.dead())
         tally = _Tally(live_threads=set(view.threads()))
-    for first in range(1, stats.last_lsn + 1, _STRETCH):
-        if progress is not None:
-            progress(first - 1, stats.last_lsn)
+    end = 1
+    while True:
         with here.storage.view() as view:
-            for found in here.storage.frames_between(view, first, min(first + _STRETCH, stats.last_lsn + 1), dead):
+            first = next_located(view._kv, end)
+            if first is None or first > stats.last_lsn:
+                break
+            if progress is not None:
+                progress(first - 1, stats.last_lsn)
+            end = min(first + _STRETCH, stats.last_lsn + 1)
+            for found in here.storage.frames_between(view, first, end, dead):
                 if isinstance(found, CkptStoreError):
                     problems.append(str(found))
                     continue

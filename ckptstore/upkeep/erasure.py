@@ -58,12 +58,12 @@ class Traces(NamedTuple):
         return kind in _OF_LANE and fields[0] in self.lanes
 
 
-HasFrame = Callable[[View, int], bool]
-"""Whether there is a frame with an LSN."""
+Frames = Callable[[View, int, int], list[int]]
+"""LSNs of the frames that are there from one to another, ascending."""
 
 
 def erase(
-    storage: Storage, values: Values, thread: str, has_frame: HasFrame, *, with_copies: bool, timeout: float
+    storage: Storage, values: Values, thread: str, frames: Frames, *, with_copies: bool, timeout: float
 ) -> tuple[bool, Traces]:
     """Delete a thread, and compact until the log holds nothing of it.
 
@@ -82,7 +82,7 @@ def erase(
     """
     names = {thread}
     deleted = False
-    traces = _traces(storage, names, has_frame)
+    traces = _traces(storage, names, frames)
     while True:
         sharing = _sharing(storage, traces) - names
         if sharing and not with_copies:
@@ -94,16 +94,20 @@ def erase(
         for name in sorted(names):
             deleted = removal.delete(storage, name) or deleted
         # Again, now that nothing can be added: lanes begun meanwhile, and copies made meanwhile.
-        traces = _traces(storage, names, has_frame)
+        traces = _traces(storage, names, frames)
         if not _sharing(storage, traces) - names:
             break
     if traces.threads:
-        _compact(storage, values, traces, thread, has_frame, timeout)
+        _compact(storage, values, traces, thread, frames, timeout)
     return deleted, traces
 
 
-def is_there(view: View, lsn: int) -> bool:
-    """`HasFrame` of a storage that cannot be damaged."""
+def all_frames(view: View, first: int, last: int) -> list[int]:
+    """`Frames` of a storage that cannot be damaged."""
+    return [lsn for lsn in range(first, last + 1) if _is_there(view, lsn)]
+
+
+def _is_there(view: View, lsn: int) -> bool:
     try:
         view.entries(lsn)
     except CorruptionError:
@@ -111,12 +115,12 @@ def is_there(view: View, lsn: int) -> bool:
     return True
 
 
-def _traces(storage: Storage, names: Iterable[str], has_frame: HasFrame) -> Traces:
+def _traces(storage: Storage, names: Iterable[str], frames: Frames) -> Traces:
     """What the log knows of threads of these names, deleted ones included."""
     hashes = frozenset(map(name_hash, names))
     threads: set[int] = set()
     lanes: set[int] = set()
-    for entries in _directories(storage, has_frame):
+    for entries in _directories(storage, frames):
         for entry in entries:
             if entry[0] == Kind.THREAD and entry[HEADER + 1] in hashes:
                 threads.add(entry[HEADER])
@@ -135,12 +139,15 @@ def _sharing(storage: Storage, traces: Traces) -> set[str]:
         return {thread_name(view, address.thread) for address in addresses if address is not None}
 
 
-def _directories(storage: Storage, has_frame: HasFrame) -> Iterator[list[Entry]]:
+def _directories(storage: Storage, frames: Frames) -> Iterator[list[Entry]]:
     """The directories of all frames that are there, oldest first."""
     last = storage.stats().last_lsn
-    for first in range(1, last + 1, _STRETCH):
+    with storage.view() as view:
+        there = frames(view, 1, last)
+    for at in range(0, len(there), _STRETCH):
+        stretch = there[at : at + _STRETCH]
         with storage.view() as view:
-            found = [_entries(view, lsn) for lsn in range(first, min(first + _STRETCH, last + 1)) if has_frame(view, lsn)]
+            found = [_entries(view, lsn) for lsn in frames(view, stretch[0], stretch[-1])]
         yield from found
 
 
@@ -151,7 +158,7 @@ def _entries(view: View, lsn: int) -> list[Entry]:
         return []  # compacted away in this moment: it holds nothing
 
 
-def _compact(storage: Storage, values: Values, traces: Traces, thread: str, has_frame: HasFrame, timeout: float) -> None:
+def _compact(storage: Storage, values: Values, traces: Traces, thread: str, frames: Frames, timeout: float) -> None:
     deadline = time.monotonic() + timeout
     tries = 0
     while True:
@@ -167,7 +174,7 @@ def _compact(storage: Storage, values: Values, traces: Traces, thread: str, has_
             anew = {number for number in traces.threads if view.has_thread(number)}
             lanes = {lane for number in anew for lane in view.lanes(number)}
         old = traces._replace(threads=traces.threads - anew, lanes=traces.lanes - lanes)
-        if not any(old.mark(entries) for entries in _directories(storage, has_frame)):
+        if not any(old.mark(entries) for entries in _directories(storage, frames)):
             return
         tries += 1
         if tries >= _TRIES:

@@ -304,11 +304,11 @@ def test_a_hint_that_lies(tmp_path: Path) -> None:
     fill(tmp_path / "store", 60, segment_bytes=SEGMENT)
     hint = min((tmp_path / "store" / "segments").glob("*.hint"))
     salt, items = msgpack.unpackb(zstandard.decompress(hint.read_bytes()[12:]), strict_map_key=False)
-    items[-1][1] += 1
+    items[0][1] += 1
     packed = zstandard.compress(msgpack.packb([salt, items]))
     hint.write_bytes(hint.read_bytes()[:8] + crc32(packed).to_bytes(4, "little") + packed)
     report = ckptstore.verify(tmp_path / "store")
-    assert [problem.lsn for problem in report.problems] == [items[-1][0]]
+    assert [problem.lsn for problem in report.problems] == [items[0][0]]
     assert "the hint of segment" in texts(report)
 
 

@@ -29,7 +29,7 @@ from ckptstore.progress import Progress
 from ckptstore.storage import View
 from ckptstore.storage.catalog import Catalog
 from ckptstore.storage.local.comparing import Difference, differences, locations
-from ckptstore.storage.local.frames import get_end, is_published, put_location
+from ckptstore.storage.local.frames import get_end, is_published
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
@@ -38,6 +38,7 @@ from ckptstore.storage.local.index.lmdb import LmdbIndex
 from ckptstore.storage.local.inspection import Fault, Held, HeldView, Log, Piece
 from ckptstore.storage.local.layout import Layout, boot_id, read_json
 from ckptstore.storage.local.locks import FolderLock
+from ckptstore.storage.local.rebuild import fold
 from ckptstore.storage.local.recovery import End
 from ckptstore.storage.local.segment import Location
 from ckptstore.storage.local.vfs import OS
@@ -309,8 +310,7 @@ class _Fold:
                     for lsn, location, entries in items:
                         if self.repair:
                             _introduce(catalog, entries)
-                        catalog.apply(lsn, entries)
-                        put_location(kv, lsn, location)
+                        fold(kv, catalog, lsn, location, entries)
                 return True
             except IndexFullError:
                 continue

@@ -21,6 +21,7 @@ import errno
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from ckptstore.codec.records import VOID, Kind, checkpoint_refs, pack, value_facts, writes_refs
@@ -29,7 +30,7 @@ from ckptstore.model import Ref
 from ckptstore.storage import Compaction, Rewrite, Survey, View
 from ckptstore.storage.catalog import Kv
 from ckptstore.storage.local import format as fmt
-from ckptstore.storage.local.frames import drop_location, get_location, publish, put_location
+from ckptstore.storage.local.frames import drop_location, get_location, located, publish, put_location
 from ckptstore.storage.local.hints import write_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
 from ckptstore.storage.local.locks import FolderLock
@@ -247,14 +248,14 @@ class Compactor:
     def _refuse_damage(self, first: int, end: int, read: set[int]) -> None:
         """A scan ends at a bad frame: what stands behind it would be lost with the old segment."""
         with self._index.read() as kv:
-            for lsn in range(first, end):
-                location = None if lsn in read else get_location(kv, lsn)
-                if location is not None:
-                    raise CorruptionError(
-                        f"{self._engine.layout.segment(location.segment)}: the frame of LSN {lsn} at offset {location.offset} cannot be "
-                        "read. This segment and its neighbours were not compacted, nothing was changed in them: `ckpt verify` "
-                        "names all that is damaged"
-                    )
+            lsn = min((lsn for lsn in located(kv, first, end - first) if lsn not in read), default=None)
+            location = None if lsn is None else get_location(kv, lsn)
+        if location is not None:
+            raise CorruptionError(
+                f"{self._engine.layout.segment(location.segment)}: the frame of LSN {lsn} at offset {location.offset} cannot be "
+                "read. This segment and its neighbours were not compacted, nothing was changed in them: `ckpt verify` "
+                "names all that is damaged"
+            )
 
     def _publish(self, written: _Written, group: list[fmt.SegmentHeader], surveyed: int) -> bool:
         """Name the new segment and let the index point into it; False where a later commit needs what fell away."""
@@ -296,12 +297,12 @@ class Compactor:
         """Move the index over, in portions, and delete the old segments."""
         replaced = set(old)
         first, end = header.base_lsn, header.end_lsn
-        while first < end:
-            last = min(first + _PORTION, end)
+        while True:
             try:
                 with self._engine.commit_lock(self._timeout), self._index.write() as kv:
                     view = View(kv)
-                    for lsn in range(first, last):
+                    portion = list(islice(located(kv, first, end - first), _PORTION))
+                    for lsn in portion:
                         known = get_location(kv, lsn)
                         if known is None or known.segment not in replaced:
                             continue
@@ -312,7 +313,9 @@ class Compactor:
                             view.drop_dead(lsn)
             except IndexFullError:
                 continue
-            first = last
+            if not portion:
+                break
+            end = portion[-1]
             self._vfs.point("compact:portion")
         self._vfs.point("compact:repointed")
         for number in old:

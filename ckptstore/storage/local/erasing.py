@@ -11,16 +11,16 @@ from ckptstore.errors import CorruptionError, LockTimeoutError
 from ckptstore.storage import View
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.engine import Engine
-from ckptstore.storage.local.frames import get_location
+from ckptstore.storage.local.frames import located
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.locks import FolderLock
 
 _PAUSE = 0.05
 
 
-def has_frame(view: View, lsn: int) -> bool:
-    """Whether the log holds a frame with this LSN."""
-    return get_location(view._kv, lsn) is not None
+def frames(view: View, first: int, last: int) -> list[int]:
+    """LSNs of the frames of the log from `first` to `last`, ascending."""
+    return sorted(located(view._kv, first, last - first + 1))
 
 
 def erase_beside_the_log(storage: LocalStorage, may_hold: Callable[[Iterable[Entry]], bool], timeout: float) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
+from ckptstore.codec.shapes import MOST_LSN
 from ckptstore.storage import Frame
 from ckptstore.storage.catalog import Kv
 from ckptstore.storage.local.recovery import End
@@ -45,6 +46,22 @@ def locations(kv: Kv, lsns: Collection[int]) -> list[Place]:
             if (lsn := int.from_bytes(key[1:], "big")) in lsns
         ]
     return [(*_LOCATION.unpack(value), lsn) for lsn in lsns if (value := kv.get(_frame_key(lsn))) is not None]
+
+
+def located(kv: Kv, first: int, count: int) -> Iterator[int]:
+    """LSNs from `first` on, `count` numbers wide, of frames that are there; the highest first."""
+    for key, _ in kv.scan(b"F", before=_frame_key(min(first + count, MOST_LSN)), reverse=True):
+        lsn = int.from_bytes(key[1:], "big")
+        if lsn < first:
+            return
+        yield lsn
+
+
+def next_located(kv: Kv, first: int) -> int | None:
+    """The lowest LSN from `first` on of a frame that is there."""
+    for key, _ in kv.between(_frame_key(first), b"G"):
+        return int.from_bytes(key[1:], "big")
+    return None
 
 
 def put_end(kv: Kv, end: End) -> None:

@@ -16,14 +16,17 @@ from zlib import crc32
 import msgpack
 import zstandard
 
-from ckptstore.codec.records import hashed_entry
+from ckptstore.codec.records import hashed_entry, unpack
+from ckptstore.codec.shapes import MOST_LSN, check_entries
+from ckptstore.errors import CorruptionError
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.layout import Layout
 from ckptstore.storage.local.segment import Segments
 from ckptstore.storage.local.vfs import Vfs
 
 _MAGIC = b"\x89CKHT\r\n\x1a"
-_LARGEST = 1 << 30
+# A directory grows at most this much when hashes take the place of ids.
+_GROWTH = 8
 
 
 class HintItem(NamedTuple):
@@ -59,8 +62,21 @@ def read_hint(vfs: Vfs, layout: Layout, header: fmt.SegmentHeader) -> list[HintI
     packed = data[12:]
     if data[:8] != _MAGIC or crc32(packed) != int.from_bytes(data[8:12], "little"):
         return None
-    raw = zstandard.ZstdDecompressor().decompress(packed, max_output_size=_LARGEST)
-    salt, items = msgpack.unpackb(raw, unicode_errors="surrogatepass", strict_map_key=False)
-    if salt != header.salt or (not items and not header.replaces):
+    try:
+        # The content size that zstd allocates is the one the file states, whatever the bound that it is given.
+        size = vfs.file_size(layout.segment(header.segment))
+        if zstandard.frame_content_size(packed) > size * _GROWTH:
+            return None
+        salt, items = unpack(zstandard.ZstdDecompressor().decompress(packed, max_output_size=0))
+        if salt != header.salt or (not items and not header.replaces):
+            return None
+        found = [HintItem(*item) for item in items]
+        for item in found:
+            if not all(type(number) is int and number >= 0 for number in item[:3]):
+                return None
+            if item.lsn > MOST_LSN or item.offset + item.length > size:
+                return None
+            check_entries(item.entries, hashed=True)
+        return found
+    except (CorruptionError, ValueError, TypeError, zstandard.ZstdError):
         return None
-    return [HintItem(*item) for item in items]

@@ -453,7 +453,12 @@ class _Opening:
         self._epoch = 0
         self._index = KINDS[self.options.index or DEFAULT](self._private, forked=self._forked)
         found: list[CorruptionError] = []
-        self._published = fill(self._index, self.segments, headers, 0, damage=found)
+        try:
+            self._published = fill(self._index, self.segments, headers, 0, damage=found)
+        except BaseException:
+            self._index.close()
+            shutil.rmtree(self._private, ignore_errors=True)
+            raise
         self._damage = damage or next(iter(found), None)
         self._page = SharedPage(self._private / "SHARED", self._activity)
         self._page.start(0)

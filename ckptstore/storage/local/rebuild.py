@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from itertools import pairwise
-from typing import Any
 
+from ckptstore.codec.records import HEADER, Entry, Kind
 from ckptstore.errors import CorruptionError
 from ckptstore.storage import View
+from ckptstore.storage.catalog import Catalog, Kv
 from ckptstore.storage.local import format as fmt
-from ckptstore.storage.local.frames import get_location, publish, put_end, put_location
+from ckptstore.storage.local.frames import located, publish, put_end, put_location
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError
 from ckptstore.storage.local.recovery import End, replay
@@ -36,7 +38,7 @@ def fill(
     Raises:
         CorruptionError: damage; the index is then of no use.
     """
-    waiting: list[tuple[int, Location, list[Any]]] = []
+    waiting: list[tuple[int, Location, list[Entry]]] = []
 
     def flush(end: End | None = None) -> None:
         while True:
@@ -44,21 +46,18 @@ def fill(
                 with index.write() as kv:
                     catalog = View(kv)
                     for lsn, location, entries in waiting:
-                        catalog.apply(lsn, entries)
-                        put_location(kv, lsn, location)
+                        fold(kv, catalog, lsn, location, entries)
                     if end is not None:
                         put_end(kv, end)
                         for header in headers:
                             if header.replaces:
                                 publish(kv, header.segment)
-                        for lsn in [lsn for lsn in catalog.dead() if get_location(kv, lsn) is None]:
-                            catalog.drop_dead(lsn)  # compacted away already
             except IndexFullError:
                 continue
             waiting.clear()
             return
 
-    def visit(lsn: int, location: Location, entries: list[Any]) -> None:
+    def visit(lsn: int, location: Location, entries: list[Entry]) -> None:
         waiting.append((lsn, location, entries))
         if len(waiting) >= _CHUNK:
             flush()
@@ -79,6 +78,34 @@ def fill(
     end = replay(segments, headers[hinted:], visit_found, expected, known_durable, damage=damage)
     flush(end)
     return end
+
+
+def fold(kv: Kv, catalog: Catalog, lsn: int, location: Location, entries: list[Entry]) -> None:
+    """Apply one frame of a log that somebody else may have written.
+
+    Raises:
+        CorruptionError: its records rest on records that are not there, or hold what does not fit.
+    """
+    try:
+        put_location(kv, lsn, location)
+        catalog.apply(lsn, [_of_frames_here(kv, entry) if entry[0] == Kind.TOMBSTONE else entry for entry in entries])
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error):
+        raise CorruptionError(
+            f"segment {location.segment}, offset {location.offset}: the records of LSN {lsn} do not fit to those before them. "
+            "Restore a backup, or run `ckpt salvage`"
+        ) from None
+
+
+def _of_frames_here(kv: Kv, entry: Entry) -> Entry:
+    """A tombstone that names no other dead frames than those that are there.
+
+    The others were compacted away, or never written: a few bytes can name more frames than any log has.
+    """
+    dead = entry[HEADER + 4]
+    runs = [
+        item for first, count in zip(dead[::2], dead[1::2], strict=True) for lsn in located(kv, first, count) for item in (lsn, 1)
+    ]
+    return [*entry[: HEADER + 4], runs, *entry[HEADER + 5 :]]
 
 
 def relocate(index: IndexEnv, segments: Segments, header: fmt.SegmentHeader, end: End) -> None:

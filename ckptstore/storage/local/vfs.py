@@ -43,6 +43,9 @@ class Vfs:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
+    def file_size(self, path: Path) -> int:
+        return path.stat().st_size
+
     def truncate(self, fd: int, size: int) -> None:
         os.ftruncate(fd, size)
 
