@@ -14,7 +14,7 @@ from ckptstore.inspect.looking import cut_short
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress
 from ckptstore.storage.local.index.kinds import kept_kind
-from ckptstore.storage.local.layout import Layout, boot_id, mount_type, read_json, refuse_network_filesystem
+from ckptstore.storage.local.layout import Layout, boot_id, mount_type, read_clean, read_owner, refuse_network_filesystem
 from ckptstore.store import verify
 from ckptstore.upkeep.verify import VerifyReport
 
@@ -114,7 +114,7 @@ def _filesystem(root: Path) -> str:
 
 def _evidence(layout: Layout) -> str:
     """Whether the next one to be alone in the folder may trust the index (storage/local/opening.py decides)."""
-    owner, clean = read_json(layout.owner), read_json(layout.clean)
+    owner, clean = read_owner(layout), read_clean(layout)
     if owner is None:
         return "there is none: it is rebuilt when the store is opened"
     if owner.get("stale"):

@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ckptstore.codec.records import pack
+from ckptstore.codec.shapes import MOST_LSN
 from ckptstore.errors import (
     CkptStoreError,
     CorruptionError,
@@ -40,9 +42,9 @@ from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.checking import hold, void_in
 from ckptstore.storage.local.frames import get_end
 from ckptstore.storage.local.handle import LocalStorage
-from ckptstore.storage.local.index.kinds import keep_kind, kept_kind
+from ckptstore.storage.local.index.kinds import KINDS, keep_kind, kept_kind
 from ckptstore.storage.local.inspection import Held, Log
-from ckptstore.storage.local.layout import Layout, now_ms, read_identity, write_identity
+from ckptstore.storage.local.layout import Layout, now_ms, parse_json, read_identity, write_identity
 from ckptstore.storage.local.locks import FolderLock
 from ckptstore.storage.local.recovery import End
 from ckptstore.storage.local.segment import Segments
@@ -51,6 +53,8 @@ from ckptstore.storage.local.vfs import OS, Vfs
 MANIFEST = "BACKUP"
 VERSION = 1
 _BLOCK = 1 << 20
+# Inside the folder, whatever the list says: a restore must copy nothing else.
+_FILE = re.compile(r"[0-9a-fx-]+\.seg", re.ASCII)
 
 
 class StoreExistsError(CkptStoreError, FileExistsError):
@@ -413,16 +417,33 @@ def _manifest(folder: Path) -> _Manifest:
     """
     path = folder / MANIFEST
     try:
-        facts = json.loads(path.read_bytes())
+        facts = parse_json(path.read_bytes())
         version, crc = facts["ckptstore_backup"], facts.pop("crc")
         if version != VERSION:
             raise FormatVersionError(f"{path}: backup format {version}, this version knows {VERSION}: upgrade ckptstore")
         if crc != _facts_crc(facts):
             raise ValueError("it does not match its checksum")
         items = tuple(_Item(*item) for item in facts["segments"])
-        return _Manifest(str(facts["store"]), str(facts["index"]), End(*facts["end"]), int(facts["taken_ms"]), items)
+        manifest = _Manifest(facts["store"], facts["index"], End(*facts["end"]), facts["taken_ms"], items)
+        if not _is_sound(manifest):
+            raise ValueError("it names what no backup holds")
+        return manifest
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{path} does not read as a backup's list of files: {error}") from None
+
+
+def _is_sound(manifest: _Manifest) -> bool:
+    """Whether the list says what a backup may say: it is somebody's file, and names others."""
+    if not isinstance(manifest.store, str) or manifest.index_kind not in KINDS or not manifest.items:
+        return False
+    numbers = [
+        *manifest.end,
+        manifest.taken_ms,
+        *(number for item in manifest.items for number in (item.segment, item.bytes, item.crc)),
+    ]
+    if not all(type(number) is int and 0 <= number < 1 << 63 for number in numbers) or not 0 < manifest.end.next_lsn <= MOST_LSN:
+        return False
+    return all(isinstance(item.file, str) and _FILE.fullmatch(item.file) for item in manifest.items)
 
 
 def _blocks(fd: int, start: int, stop: int) -> Iterator[tuple[int, bytes]]:

@@ -36,7 +36,7 @@ from ckptstore.storage.local.index import IndexEnv, IndexFullError
 from ckptstore.storage.local.index.kinds import KINDS
 from ckptstore.storage.local.index.lmdb import LmdbIndex
 from ckptstore.storage.local.inspection import Fault, Held, HeldView, Log, Piece
-from ckptstore.storage.local.layout import Layout, boot_id, read_json
+from ckptstore.storage.local.layout import Layout, boot_id, read_clean, read_owner
 from ckptstore.storage.local.locks import FolderLock
 from ckptstore.storage.local.rebuild import fold
 from ckptstore.storage.local.recovery import End
@@ -454,7 +454,7 @@ def _view_of(view: View, log: Log) -> HeldView:
 def _copied(stack: ExitStack, log: Log, folder: Path) -> _Present:
     """The index of a store that nobody has open, copied, if it may be opened at all: see opening.py for the evidence."""
     layout = log.layout
-    owner, clean = read_json(layout.owner), read_json(layout.clean)
+    owner, clean = read_owner(layout), read_clean(layout)
     end = None
     if clean is not None and log.identity is not None and clean.get("uuid") == log.identity.uuid.hex():
         end = End(*clean["end"])

@@ -54,7 +54,7 @@ from ckptstore.storage.local.gate import Gate
 from ckptstore.storage.local.hints import write_hint
 from ckptstore.storage.local.index import IndexEnv, IndexFullError, IndexNoSpaceError
 from ckptstore.storage.local.index.kinds import KINDS
-from ckptstore.storage.local.layout import Layout, read_json, write_json
+from ckptstore.storage.local.layout import Layout, read_owner, write_json
 from ckptstore.storage.local.opening import open_folder
 from ckptstore.storage.local.rebuild import fill
 from ckptstore.storage.local.recovery import End
@@ -233,7 +233,7 @@ class Engine:
         )
 
     def _mark_stale(self) -> None:
-        owner = read_json(self.layout.owner)
+        owner = read_owner(self.layout)
         if owner is not None and self._private is None:
             with contextlib.suppress(OSError):
                 write_json(self.layout.owner, {**owner, "stale": True})
@@ -620,7 +620,7 @@ class Engine:
     def _leave_clean(self) -> None:
         with self._index.read() as kv:
             end = get_end(kv)
-        owner = read_json(self.layout.owner)
+        owner = read_owner(self.layout)
         if end is None or owner is None or owner.get("stale"):
             return
         with contextlib.suppress(OSError):
@@ -659,9 +659,9 @@ class Engine:
         data = packed.data_file().stat()
         self.vfs.point("close:packed")
         write_json(self.layout.owner, {**owner, "epoch": self._epoch, "file": [data.st_dev, data.st_ino], "packed": data.st_size})
-        for name in os.listdir(self.layout.index):
-            if name.isdigit() and int(name) != self._epoch:
-                shutil.rmtree(self.layout.index / name, ignore_errors=True)
+        for number in self.layout.epochs():
+            if number != self._epoch:
+                shutil.rmtree(self.layout.epoch(number), ignore_errors=True)
 
     def release_locks(self) -> None:
         """In a forked child: drop our share of the locks. Closing is enough; unlocking would unlock the parent."""

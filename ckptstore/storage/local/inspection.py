@@ -121,17 +121,16 @@ class Log:
     def _hold(self) -> None:
         """Open all segment files: again when one went away meanwhile, so that a segment and its replacement are not both missed."""
         while True:
-            names = _segment_names(self.layout)
+            numbers = self.layout.numbers(OS.listdir(self.layout.segments))
             try:
-                for name in names:
-                    path = self.layout.segments / name
+                for number in numbers:
+                    path = self.layout.segment(number)
                     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    number = int(name[:-4])
                     self.held.append(Held(number, path, fd, None))
             except FileNotFoundError:
                 self._drop()
                 continue
-            if _segment_names(self.layout) == names:
+            if self.layout.numbers(OS.listdir(self.layout.segments)) == numbers:
                 break
             self._drop()
         self.held = [held._replace(header=self._header(held)) for held in self.held]
@@ -323,7 +322,3 @@ def _pread(held: Held, length: int, offset: int) -> bytes:
         return OS.pread(held.fd, length, offset)
     except OSError as error:
         raise StorageIOError(f"segment {held.number}, offset {offset}: {error}: the disk or its driver failed") from error
-
-
-def _segment_names(layout: Layout) -> list[str]:
-    return sorted(name for name in OS.listdir(layout.segments) if name.endswith(".seg") and name[:-4].isdigit())

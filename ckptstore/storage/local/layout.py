@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,11 @@ KNOWN_FEATURES: dict[str, frozenset[str]] = {
     "read_compatible": frozenset(),
     "incompatible": frozenset(),
 }
+
+_SEGMENT_NAME = re.compile(r"[0-9]{20}\.seg", re.ASCII)
+
+_EPOCH_NAME = re.compile(r"[0-9]{8,12}", re.ASCII)
+_MOST_EPOCHS = 10**12
 
 _NETWORK = frozenset(
     "nfs nfs4 cifs smb3 smbfs 9p ceph glusterfs lustre afs beegfs fuse.sshfs fuse.glusterfs fuse.s3fs fuse.rclone".split()  # noqa: SIM905
@@ -56,8 +63,17 @@ class Layout:
     def segment(self, number: int) -> Path:
         return self.segments / f"{number:020d}.seg"
 
+    @staticmethod
+    def numbers(names: Iterable[str]) -> list[int]:
+        """Ids of the segments among these names of files, ascending."""
+        return sorted(int(name[:20]) for name in names if _SEGMENT_NAME.fullmatch(name))
+
     def hint(self, number: int) -> Path:
         return self.segments / f"{number:020d}.hint"
+
+    def epochs(self) -> list[int]:
+        """Epochs of which something is there."""
+        return [int(name) for name in os.listdir(self.index) if _EPOCH_NAME.fullmatch(name)]
 
     def epoch(self, number: int) -> Path:
         return self.index / f"{number:08d}"
@@ -111,23 +127,35 @@ def read_identity(vfs: Vfs, layout: Layout) -> Identity:
         FormatVersionError: a newer format, or a feature that forbids opening.
     """
     try:
-        facts = json.loads(vfs.read_file(layout.store))
+        facts = parse_json(vfs.read_file(layout.store))
         major = facts["ckptstore"]
         if not isinstance(major, int) or major > MAJOR:
             raise FormatVersionError(f"{layout.root}: store format {major}, this version knows {MAJOR}: upgrade ckptstore")
         identity = Identity(
             bytes.fromhex(facts["uuid"]),
             tuple(bytes.fromhex(text) for text in facts["timelines"]),
-            {name: list(facts["features"].get(name, [])) for name in KNOWN_FEATURES},
+            {name: [str(feature) for feature in facts["features"].get(name, [])] for name in KNOWN_FEATURES},
             int(facts["created_ms"]),
         )
         if len(identity.uuid) != 16 or not identity.timelines or any(len(t) != 8 for t in identity.timelines):
             raise ValueError("wrong lengths")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptionError(f"{layout.store} does not read as the identity of a store: {error}") from None
     if unknown := identity.unknown("incompatible"):
         raise FormatVersionError(f"{layout.root} uses features this version does not know: {', '.join(unknown)}: upgrade ckptstore")
     return identity
+
+
+def parse_json(data: bytes) -> Any:
+    """JSON of a file that somebody else may have written.
+
+    Raises:
+        ValueError: it is none, or deeper than anything that is written here.
+    """
+    try:
+        return json.loads(data.decode())
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(path: Path, facts: dict[str, Any]) -> None:
@@ -137,10 +165,30 @@ def write_json(path: Path, facts: dict[str, Any]) -> None:
     os.rename(temporary, path)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """A small file of the index, or None where it is missing or damaged: both mean no evidence."""
+def read_owner(layout: Layout) -> dict[str, Any] | None:
+    """OWNER, or None where it is missing or damaged: both mean no evidence."""
+    facts = _read_json(layout.owner)
+    if facts is None or type(facts.get("packed", 0)) is not int or not isinstance(facts.get("kind", ""), str):
+        return None
+    return facts if _is_epoch(facts.get("epoch", 0)) else None
+
+
+def read_clean(layout: Layout) -> dict[str, Any] | None:
+    """CLEAN, or None where it is missing or damaged: both mean no evidence."""
+    facts = _read_json(layout.clean)
+    end = [] if facts is None else facts.get("end")
+    if facts is None or not _is_epoch(facts.get("epoch", 0)) or not isinstance(end, list) or len(end) != 4:
+        return None
+    return facts if all(type(number) is int and number >= 0 for number in end) else None
+
+
+def _is_epoch(number: Any) -> bool:
+    return type(number) is int and 0 <= number < _MOST_EPOCHS
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        facts = json.loads(path.read_bytes())
+        facts = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return None
     return facts if isinstance(facts, dict) else None

@@ -38,8 +38,9 @@ from ckptstore.storage.local.layout import (
     boot_id,
     new_identity,
     pid_namespace,
+    read_clean,
     read_identity,
-    read_json,
+    read_owner,
     write_identity,
     write_json,
 )
@@ -268,7 +269,7 @@ class _Opening:
 
     def _trusted_end(self, headers: list[fmt.SegmentHeader]) -> End | None:
         """Open the index if evidence outside it says that it may be opened; return the log's end it names."""
-        owner = read_json(self.layout.owner)
+        owner = read_owner(self.layout)
         index = KINDS[self._kind]
         if owner is None or owner.get("kind") != index.kind or owner.get("version") != index.version or owner.get("stale"):
             return None
@@ -278,7 +279,7 @@ class _Opening:
         except OSError:
             return None
         same_boot = boot_id() is not None and owner.get("boot") == boot_id() and [data.st_dev, data.st_ino] == owner.get("file")
-        clean = read_json(self.layout.clean)
+        clean = read_clean(self.layout)
         tidy = clean is not None and clean.get("uuid") == self.identity.uuid.hex() and clean.get("epoch") == owner.get("epoch")
         if not same_boot and not tidy:
             return None
@@ -329,8 +330,8 @@ class _Opening:
         """Build a new index epoch from the log; after a failed fsync, write the doubtful segment anew first."""
         vfs, layout = self.vfs, self.layout
         layout.index.mkdir(exist_ok=True)
-        owner, clean = read_json(layout.owner) or {}, read_json(layout.clean) or {}
-        known = [int(name) for name in os.listdir(layout.index) if name.isdigit()]
+        owner, clean = read_owner(layout) or {}, read_clean(layout) or {}
+        known = layout.epochs()
         # An epoch number that any evidence names must not come back: that evidence would vouch for a half-built index.
         self._epoch = max(*known, int(owner.get("epoch", 0)), int(clean.get("epoch", 0)), 0) + 1
         layout.owner.unlink(missing_ok=True)
@@ -367,7 +368,7 @@ class _Opening:
     def _claim(self) -> None:
         """Write the evidence under which this boot may trust the index."""
         data = self._index.data_file().stat()
-        before = read_json(self.layout.owner) or {}
+        before = read_owner(self.layout) or {}
         write_json(
             self.layout.owner,
             {
@@ -382,7 +383,7 @@ class _Opening:
         )
 
     def _index_is_still_ours(self) -> bool:
-        owner = read_json(self.layout.owner)
+        owner = read_owner(self.layout)
         return self._private is not None or (owner is not None and owner.get("epoch") == self._epoch and not owner.get("stale"))
 
     def _release_index(self) -> None:
@@ -396,7 +397,7 @@ class _Opening:
             return False
         self.identity = read_identity(self.vfs, self.layout)
         self._refuse_unknown_features()
-        owner = read_json(self.layout.owner)
+        owner = read_owner(self.layout)
         if owner is None or owner.get("boot") != boot_id():
             return False
         index = KINDS.get(owner.get("kind", ""))

@@ -54,8 +54,7 @@ class Segments:
 
     def numbers(self) -> list[int]:
         """Ids of all segment files, ascending."""
-        names = self.vfs.listdir(self.layout.segments)
-        return sorted(int(name[:-4]) for name in names if name.endswith(".seg") and name[:-4].isdigit())
+        return self.layout.numbers(self.vfs.listdir(self.layout.segments))
 
     def fd(self, segment: int) -> int:
         """A descriptor for reading and, where permissions allow, writing."""
@@ -103,7 +102,7 @@ class Segments:
     def next_number(self) -> int:
         """An id that no segment has, those being made included. Asked under the commit lock."""
         names = self.vfs.listdir(self.layout.segments)
-        return max((int(name.split(".")[0]) for name in names if name.split(".")[0].isdigit()), default=0) + 1
+        return max(self.layout.numbers(name.split(".")[0] + ".seg" for name in names), default=0) + 1
 
     def create(
         self,
