@@ -480,6 +480,8 @@ def _copied(stack: ExitStack, log: Log, folder: Path) -> _Present:
     try:
         index = kind(copy)
         stack.callback(index.close)
+        if index.is_cut():
+            return _Present(None, end, False, "the end of the index is missing: the next open builds it anew")
         kv = stack.enter_context(index.read())
         known = get_end(kv)
     except CkptStoreError as error:

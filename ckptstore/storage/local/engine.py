@@ -119,7 +119,12 @@ class _Viewing:
         self._reading = reading
 
     def __enter__(self) -> View:
-        return _LocalView(self._reading.__enter__(), self._engine)
+        kv = self._reading.__enter__()
+        try:
+            return _LocalView(kv, self._engine)
+        except BaseException as error:  # a damaged index: nobody else would end this transaction
+            self._reading.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._reading.__exit__(kind, error, trace)

@@ -288,7 +288,7 @@ class _Opening:
             self._index = index(folder, forked=self._forked)
         except (IndexIOError, IndexUnusableError):  # damaged, or not to be opened after a fork: nobody else needs this epoch
             return None
-        end = self._read_end()
+        end = None if self._index.is_cut() else self._read_end()
         if end is None or (tidy and clean is not None and not same_boot and clean.get("end") != list(end)):
             self._index.close()
             return None

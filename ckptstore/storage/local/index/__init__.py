@@ -46,6 +46,10 @@ class IndexEnv(Protocol):
         """The file called `data_name`."""
         ...
 
+    def is_cut(self) -> bool:
+        """Whether the end of the file is missing, so that reading might end the process. Asked when nobody else has it open."""
+        ...
+
     def copy_packed(self, folder: Path) -> IndexEnv:
         """A new index in `folder` with the same contents, its pages filled. Nobody else may have this one open."""
         ...

@@ -227,6 +227,11 @@ class LmdbIndex:
     def data_file(self) -> Path:
         return self._folder / self.data_name
 
+    def is_cut(self) -> bool:
+        """The map reaches behind the end of a file that was cut, and the system kills a process that reads there."""
+        used = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        return used > self.data_file().stat().st_size
+
     def copy_packed(self, folder: Path) -> LmdbIndex:
         """Appending in key order fills pages, where the live index splits them in halves: it shrinks to about half its size."""
         packed = LmdbIndex(folder)

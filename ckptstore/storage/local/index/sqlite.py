@@ -283,6 +283,10 @@ class SqliteIndex:
     def data_file(self) -> Path:
         return self._folder / self.data_name
 
+    def is_cut(self) -> bool:
+        """Never: SQLite finds out by itself."""
+        return False
+
     def copy_packed(self, folder: Path) -> SqliteIndex:
         """VACUUM INTO writes the rows in key order into full pages."""
         folder.mkdir(parents=True, exist_ok=True)
