@@ -1,0 +1,293 @@
+"""Coverage-guided fuzzing of the decoders: inputs that reach new lines, in a new order, are kept and changed again.
+
+    python -m tests.hostile.fuzzing --seconds 300 --seed 1 --result docs/results/fuzz-bytes.json
+
+Each input has to be answered, or refused with an error of ours, in time, in bounded memory, and without anything that bytes could use to
+name code: an import, a pickle, a compilation, a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import os
+import random
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import ckptstore
+from tests.hostile.mutating import Tree, mutated
+from tests.hostile.targets import TARGETS, Target, assert_plain
+
+MEMORY = 512 << 20
+"""Address space that the inputs may take, besides what is taken before."""
+SECONDS = 20
+"""Nobody waits that long for a few kilobytes; the machine may be busy."""
+
+_PACKAGE = Path(ckptstore.__file__).parent
+DECODERS = [
+    *(
+        f"storage/local/{name}.py"
+        for name in ["format", "frames", "segment", "hints", "recovery", "rebuild", "layout", "inspection", "backup", "checking"]
+    ),
+    *(f"codec/{name}.py" for name in "records patch compression inert names".split()),  # noqa: SIM905
+    *(
+        "storage/catalog.py",
+        "storage/__init__.py",
+        "lineage/values.py",
+        "lineage/reader.py",
+        "lineage/history.py",
+        "upkeep/salvage.py",
+    ),
+    *("upkeep/verify.py", "storage/local/opening.py", "lineage/listing.py", "lineage/reach.py", "upkeep/compaction.py"),
+]
+_FORBIDDEN = (
+    "import",
+    "pickle.find_class",
+    "exec",
+    "compile",
+    "marshal.loads",
+    "os.system",
+    "os.exec",
+    "subprocess.Popen",
+    "ctypes.dlopen",
+)
+
+
+class HangError(BaseException):
+    """An input took too long."""
+
+
+class Edge(NamedTuple):
+    """Two lines of one function that were executed one after the other."""
+
+    code: CodeType
+    before: int
+    line: int
+
+
+class Coverage:
+    """Which edges an input takes through the decoders."""
+
+    def __init__(self) -> None:
+        self._files = {str(_PACKAGE / name): name for name in DECODERS}
+        self._codes: dict[CodeType, bool] = {}
+        self.seen: set[tuple[CodeType, int, int]] = set()
+        self._now: set[tuple[CodeType, int, int]] = set()
+
+    def _call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        code = frame.f_code
+        ours = self._codes.get(code)
+        if ours is None:
+            ours = self._codes[code] = code.co_filename in self._files
+        if not ours:
+            return None
+        now, last = self._now, 0
+
+        def line(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal last
+            if event == "line":
+                now.add((code, last, frame.f_lineno))
+                last = frame.f_lineno
+            return line
+
+        return line
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        self._now.clear()
+        sys.settrace(self._call)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+    def is_new(self) -> bool:
+        """Whether the last run took an edge that none took before."""
+        known = len(self.seen)
+        self.seen |= self._now
+        return len(self.seen) > known
+
+    def lines(self) -> dict[str, tuple[int, int]]:
+        """Of each decoder: lines reached, and lines there are."""
+        reached: dict[str, set[int]] = {name: set() for name in DECODERS}
+        for code, _, line in self.seen:
+            reached[self._files[code.co_filename]].add(line)
+        found = {}
+        for path, name in self._files.items():
+            found[name] = (len(reached[name]), len(_lines(compile(Path(path).read_text(), path, "exec"))))
+        return found
+
+
+def _lines(module: CodeType) -> set[int]:
+    """Lines inside functions."""
+    found: set[int] = set()
+    for constant in module.co_consts:
+        if isinstance(constant, CodeType):
+            if not constant.co_flags & 0x2:  # a class body: executed at import
+                found |= _lines(constant)
+                continue
+            found |= {line for _, _, line in constant.co_lines() if line is not None and line != constant.co_firstlineno}
+            found |= _lines(constant)
+    return found
+
+
+class _Watch:
+    """Notes forbidden events while an input is read. An audit hook cannot be taken back, so there is one for the process."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.on = False
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if self.on and event in _FORBIDDEN:
+            self.events.append(f"{event} {arguments[:1]}")
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        self.events.clear()
+        self.on = True
+        try:
+            yield
+        finally:
+            self.on = False
+
+
+_watch = _Watch()
+
+
+def check(target: Target, tree: Tree, coverage: Coverage | None = None) -> bool:
+    """Feed one input; returns whether it was one.
+
+    Raises:
+        Whatever a decoder must not raise; HangError; AssertionError for an object or a forbidden event.
+    """
+    try:
+        built = target.build(tree)
+    except Exception:
+        return False
+    with _watch.watching():
+        signal.setitimer(signal.ITIMER_REAL, SECONDS)
+        try:
+            answer = target.read(built) if coverage is None else coverage.run(lambda: target.read(built))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    assert_plain(answer)
+    assert not _watch.events, _watch.events[:3]
+    return True
+
+
+class Finding(NamedTuple):
+    """An input that broke something."""
+
+    target: str
+    what: str
+    tree: Tree
+
+
+class Campaign:
+    """One run over all targets."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self.coverage = Coverage()
+        self.corpus: dict[str, list[Tree]] = {}
+        self.inputs: dict[str, int] = {}
+        self.findings: dict[tuple[str, str], Finding] = {}
+
+    def run(self, seconds: float, targets: list[Target]) -> None:
+        """Give each target its share of the time; a target without time left still reads its seeds."""
+        for target in targets:
+            corpus = self.corpus[target.name] = list(target.seeds())
+            self.inputs[target.name] = 0
+            for tree in corpus:
+                assert self._try(target, tree), f"a seed of {target.name} is no input"
+        whole = sum(target.weight for target in targets)
+        for target in targets:
+            stop = time.monotonic() + seconds * target.weight / whole
+            while time.monotonic() < stop:
+                self._step(target)
+
+    def _step(self, target: Target) -> None:
+        corpus = self.corpus[target.name]
+        # What was kept last is nearest to what nobody reached.
+        at = max(self._rng.randrange(len(corpus)), self._rng.randrange(len(corpus)))
+        tree = mutated(self._rng, corpus[at], corpus)
+        if self._try(target, tree) and self.coverage.is_new():
+            corpus.append(tree)
+
+    def _try(self, target: Target, tree: Tree) -> bool:
+        try:
+            was_one = check(target, tree, self.coverage)
+        except (Exception, HangError) as error:
+            where = traceback.extract_tb(error.__traceback__)
+            inside = [frame for frame in where if str(_PACKAGE) in frame.filename] or where
+            place = f"{inside[-1].filename.rpartition('ckptstore/')[2]}:{inside[-1].lineno}"
+            what = f"{type(error).__name__} at {place}: {str(error)[:200]}"
+            self.findings.setdefault((type(error).__name__, place), Finding(target.name, what, tree))
+            return False
+        self.inputs[target.name] += was_one
+        return was_one
+
+    def result(self) -> dict[str, Any]:
+        lines = self.coverage.lines()
+        return {
+            "inputs": self.inputs,
+            "kept": {name: len(trees) for name, trees in self.corpus.items()},
+            "edges": len(self.coverage.seen),
+            "lines": {name: list(count) for name, count in lines.items()},
+            "findings": [f"{finding.target}: {finding.what}" for finding in self.findings.values()],
+        }
+
+
+def limit() -> None:
+    """Bound the memory of this process from here on, and end what hangs."""
+
+    def hang(number: int, frame: FrameType | None) -> None:
+        raise HangError(f"more than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, hang)
+    os.fsync = os.fdatasync = lambda fd: None  # nothing here has to survive anything
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + MEMORY, taken + MEMORY))
+
+
+def main() -> int:
+    options = argparse.ArgumentParser()
+    options.add_argument("--seconds", type=float, default=300)
+    options.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    options.add_argument("--only", help="name of one target")
+    options.add_argument("--result", type=Path, help="where figures are written")
+    options.add_argument("--found", type=Path, help="where inputs that broke something are written")
+    given = options.parse_args()
+    print(f"seed {given.seed}", flush=True)
+    logging.disable(logging.CRITICAL)
+    targets = [target for target in TARGETS if given.only in (None, target.name)]
+    for target in targets:  # imports and caches first, so that what comes later is the input's doing
+        for tree in target.seeds():
+            check(target, tree)
+    gc.collect()
+    limit()
+    campaign = Campaign(given.seed)
+    campaign.run(given.seconds, targets)
+    result = {"seconds": given.seconds, "seed": given.seed, **campaign.result()}
+    print(json.dumps(result, indent=1))
+    if given.result is not None:
+        given.result.write_text(json.dumps(result, indent=1) + "\n")
+    if given.found is not None and campaign.findings:
+        given.found.write_text("\n".join(f"{item.target!r}, {item.tree!r},  # {item.what}" for item in campaign.findings.values()))
+    return 1 if campaign.findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

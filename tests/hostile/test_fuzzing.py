@@ -1,0 +1,59 @@
+"""Hostile bytes in a few seconds; `make fuzz-bytes` takes its time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile.fuzzing import Campaign
+from tests.hostile.targets import TARGETS
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_no_input_breaks_a_decoder() -> None:
+    """In a process of its own, whose memory is bounded. The seed is another one each time and is in the output of a failure."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.hostile.fuzzing", "--seconds", "8"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("raise KeyError(1)", "KeyError"),
+        ("import this", "import"),
+        ("return compile", "builtin_function_or_method"),
+        ("__import__('pickle').loads(b'cos\\nsystem\\n.')", "pickle"),
+        ("while True: pass", "HangError"),
+        ("return len(bytearray(1 << 40))", "MemoryError"),
+    ],
+)
+def test_what_must_not_happen_is_found(source: str, said: str) -> None:
+    """The campaign is no use if it overlooks what it is there for."""
+    program = f"""
+import tests.hostile.fuzzing as fuzzing
+from tests.hostile.targets import Target
+fuzzing.SECONDS = 1
+fuzzing.limit()
+def read(data):
+    if data == b"good":
+        return data
+    {source}
+campaign = fuzzing.Campaign(1)
+campaign.run(0.2, [Target("bad", lambda tree: tree, read, lambda: [b"good"])])
+print(campaign.result()["findings"])
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert said in ended.stdout, ended.stdout + ended.stderr
+
+
+def test_inputs_that_reach_new_code_are_kept() -> None:
+    campaign = Campaign(1)
+    target = next(target for target in TARGETS if target.name == "segment header")
+    campaign.run(0.5, [target])
+    assert len(campaign.corpus[target.name]) > len(target.seeds())
