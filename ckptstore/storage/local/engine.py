@@ -17,7 +17,6 @@ import contextlib
 import errno
 import json
 import logging
-import os
 import shutil
 import threading
 import time
