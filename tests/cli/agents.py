@@ -72,6 +72,11 @@ def broken() -> Any:
     raise RuntimeError("no settings")
 
 
+def make_saver() -> Any:
+    """A saver that `fuzz` finds nothing in."""
+    return CkptSaver(":memory:")
+
+
 def question(app: Any, number: int, config: Any) -> None:
     """One turn, up to the question to the human."""
     app.invoke({"messages": [{"role": "user", "content": f"question {number}", "id": f"q{number}"}]}, config)

@@ -176,16 +176,11 @@ class SaverDriver:
         }
 
     def list(self, call: Listing) -> Sequence[Found]:
-        alone = call.thread is not None and call.ns is not None
-        if alone or (self.exact and call.thread is not None):
+        if self.exact or (call.thread is not None and call.ns is not None):
             return [self._found(item) for item in self._call(call)]
         found = [self._found(item) for item in self._call(call._replace(limit=None))]
-        if call.thread is None:
-            # A config without a thread cannot name a namespace or a checkpoint.
-            found = [item for item in found if call.ns in (None, item.ns) and call.id in (None, item.id)]
-        if not self.exact:
-            found.sort(key=lambda item: item.id, reverse=True)
-        return found if call.limit is None else found[: max(call.limit, 0)]
+        found.sort(key=lambda item: item.id, reverse=True)
+        return found if call.limit is None else found[: call.limit]
 
     def _found(self, item: CheckpointTuple) -> Found:
         at, checkpoint = item.config["configurable"], item.checkpoint

@@ -50,6 +50,8 @@ class SaverSession(Session):
         name = type(call).__name__
         if name in OPTIONAL and name not in self.driver.changes:
             return False
+        if isinstance(call, Listing) and call.thread is None and (call.ns, call.id) != (None, None):
+            return False  # a config without a thread names neither
         return self.exact or is_langgraphs(self.model, call)
 
     def do(self, call: Call) -> bool:
@@ -126,6 +128,20 @@ class SaverMachine(machine.SaverMachine):
     def resume(self, number: int, writes: Writes, answer: str) -> None:
         """A command that answers an interrupt, and may update the state too. Of two answers the second counts."""
         self.task(self.runs[number % len(self.runs)], NULL_TASK, (*writes, ("__resume__", answer)))
+
+    @rule(number=PICK, writes=WRITES)
+    def run_again(self, number: int, writes: Writes) -> None:
+        """A task is run again on a checkpoint that it led on from already: somebody goes back and answers otherwise."""
+        done = [
+            (thread, ns, found.put.id, batch)
+            for thread, ns, found in self.checkpoints()
+            for child in self.model.lane(thread, ns).children(found.put.id)
+            for batch in child.made_by
+            if batch.origin == "task"
+        ]
+        if done:
+            thread, ns, id, batch = done[number % len(done)]
+            self.do(PutWrites(self.number(), thread, ns, id, batch.task, batch.path, writes, self.writer()))
 
     @rule(thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), writes=WRITES)
     def write_to_nobody(self, thread: str, ns: str, writes: Writes) -> None:

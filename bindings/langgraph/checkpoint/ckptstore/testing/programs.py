@@ -122,6 +122,9 @@ class _Writing:
         text = f"saver.{'a' * self._async}{made.method}({self._arguments(made)})"
         return f"await {text}" if self._async and made.method != "list" else text
 
+    def _value(self, call: Any) -> str:
+        return f"({self._call(call)})" if self._async else self._call(call)
+
     def _items(self, call: Listing, each: str) -> str:
         return f"[{each} {'async ' * self._async}for item in {self._call(call)}]"
 
@@ -174,7 +177,7 @@ class _Writing:
         if expected is None or found is None:
             return _compared(self._call(call), None) if expected is None else [f"assert {self._call(call)} is not None"]
         each, pick = _FIELDS[_differing(expected, found)[0]]
-        return _compared(each.format(f"({self._call(call)})" if self._async else self._call(call)), pick(expected))
+        return _compared(each.format(self._value(call)), pick(expected))
 
 
 _FIELDS: dict[str, tuple[str, Any]] = {

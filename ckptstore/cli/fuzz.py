@@ -1,0 +1,81 @@
+"""`ckpt fuzz MODULE:MAKE_SAVER`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ckptstore.cli.arguments import Json
+from ckptstore.cli.loading import LoadError, attribute
+from ckptstore.cli.output import FINE, PROBLEMS, counted, print_facts, print_json, print_line, progress
+from ckptstore.errors import CkptStoreError
+
+
+class ExtrasMissingError(CkptStoreError, ImportError):
+    """Fuzzing needs LangGraph and hypothesis."""
+
+
+def fuzz(
+    make_saver: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:MAKE_SAVER",
+            help="A function that returns a new, empty saver, or a context manager (sync or async) of one.",
+            show_default=False,
+        ),
+    ],
+    examples: Annotated[int, typer.Option(help="How many random programs to run.")] = 200,
+    seed: Annotated[int, typer.Option(help="Chooses the programs: the same seed, the same programs.")] = 0,
+    steps: Annotated[int, typer.Option(help="The most steps of one program.")] = 50,
+    json: Json = False,
+) -> int:
+    """Run random programs on a LangGraph saver of any kind, and compare what it answers with what a saver must answer.
+
+    A program plays runs as LangGraph makes them: puts, writes, forks, resumed tasks, lists, deleted threads. The first one that is
+    answered wrongly is made small, and printed as a Python script that fails in the same way. Methods that the saver does not implement are
+    left out. docs/fuzzing.md says what is checked and what not.
+
+    Your module is imported, and the function called once a program: each time it has to make an empty saver.
+    """
+    named = f"MODULE:MAKE_SAVER={make_saver}"
+    make = attribute(named, make_saver, "app.storage:make_saver")
+    if not callable(make):
+        raise LoadError(f"{named}: a {type(make).__name__} cannot be called")
+    try:
+        from langgraph.checkpoint.ckptstore.testing import Maker, fuzz_saver
+    except ImportError as error:
+        package = str(error.name).split(".")[0]
+        raise ExtrasMissingError(f"fuzz needs {package}: pip install 'ckptstore[langgraph,testing]'") from error
+    module, _, path = make_saver.partition(":")
+    first, *_ = path.split(".")
+    maker = Maker(f"from {module} import {first}", f"{path}()")
+    with progress("fuzzing", json) as tick:
+        report = fuzz_saver(make, examples=examples, seed=seed, steps=steps, maker=maker, progress=tick)
+    if json:
+        print_json(_facts(report))
+        return PROBLEMS if report.script else FINE
+    print_facts(
+        [
+            ("saver", report.saver),
+            ("programs", f"{report.examples:,} with {counted(report.steps, 'step')}, seed {report.seed}"),
+            ("left out", ", ".join(report.missing) or "nothing"),
+            ("found", report.failure.symptom if report.failure else "nothing"),
+        ]
+    )
+    if report.script:
+        print_line()
+        print(report.script, end="")
+    return PROBLEMS if report.script else FINE
+
+
+def _facts(report: Any) -> dict[str, Any]:
+    return {
+        "saver": report.saver,
+        "examples": report.examples,
+        "steps": report.steps,
+        "seed": report.seed,
+        "missing": list(report.missing),
+        "found": report.failure.symptom if report.failure else None,
+        "script": report.script,
+    }
