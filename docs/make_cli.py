@@ -28,6 +28,15 @@ PAGE = Path(__file__).resolve().parent / "cli.md"
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 SHOWN_AS = "/home/you"
 
+SAVER = """\
+from langgraph.checkpoint.ckptstore import CkptSaver
+
+
+def make_saver():
+    return CkptSaver(":memory:")
+"""
+"""What `ckpt fuzz` is given."""
+
 
 def merge(messages: Any, writes: Any) -> Any:
     """Messages by id."""
@@ -97,6 +106,7 @@ def filled(page: str) -> str:
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         fill("chat.ckpt")
+        Path("app.py").write_text(SAVER)
         return BLOCK.sub(block, page)
 
 

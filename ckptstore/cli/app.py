@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import typer
 
-from ckptstore.cli import backup, diff, doctor, inspect, log, salvage, show, threads, upkeep, verify, writes
+from ckptstore.cli import backup, diff, doctor, fuzz, inspect, log, salvage, show, threads, upkeep, verify, writes
 from ckptstore.cli.output import FINE, PROBLEMS, REFUSED, USAGE, printable
 from ckptstore.errors import CheckpointLineageError, CkptStoreError, CorruptionError, InvalidArgumentError, StaleIndexError
 
@@ -39,6 +39,7 @@ app.command("salvage")(salvage.salvage)
 app.command("backup")(backup.backup)
 app.command("restore")(backup.restore)
 app.command("doctor")(doctor.doctor)
+app.command("fuzz")(fuzz.fuzz)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
-from ckptstore.errors import CkptStoreError, InvalidArgumentError
+from ckptstore.cli.loading import LoadError, attribute
+from ckptstore.errors import CkptStoreError
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.show import GRAPH, ChannelView, CheckpointView, seen
 
 
 class GraphError(CkptStoreError, RuntimeError):
-    """The application could not be loaded, or its graph cannot read the checkpoint."""
+    """What was named is no graph, or it cannot read the checkpoint."""
 
 
 def read_with_graph(store: Path, view: CheckpointView, name: str, lock_timeout: float) -> CheckpointView:
@@ -25,7 +23,7 @@ def read_with_graph(store: Path, view: CheckpointView, name: str, lock_timeout: 
 
     Raises:
         InvalidArgumentError: `name` is not of that form.
-        GraphError: see there.
+        LoadError, GraphError: see there.
     """
     graph = _loaded(name)
     from langgraph.checkpoint.ckptstore import CkptSaver
@@ -47,20 +45,12 @@ def read_with_graph(store: Path, view: CheckpointView, name: str, lock_timeout: 
 
 
 def _loaded(name: str) -> Any:
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        raise InvalidArgumentError(f"--graph={name!r}: MODULE:ATTR is needed, such as app.agent:graph")
-    # As `python -m` does: the application usually stands where the command is run.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-        if callable(found) and not hasattr(found, "get_state") and not hasattr(found, "compile"):
+    found = attribute(f"--graph={name}", name, "app.agent:graph")
+    if callable(found) and not hasattr(found, "get_state") and not hasattr(found, "compile"):
+        try:
             found = found()
-    except Exception as error:
-        raise GraphError(f"--graph={name}: cannot be loaded: {type(error).__name__}: {error}") from error
+        except Exception as error:
+            raise LoadError(f"--graph={name}: cannot be loaded: {type(error).__name__}: {error}") from error
     if not hasattr(found, "get_state") and not hasattr(found, "compile"):
         raise GraphError(f"--graph={name}: a {type(found).__name__} is no graph")
     return found
