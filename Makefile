@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check format fuzz compat pythons clean
+.PHONY: quickstart test check format fuzz campaign compat pythons clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -57,6 +57,13 @@ pythons:
 	@for python in $(PYTHONS); do \
 	  echo "$$($$python --version)"; $(MAKE) test PYTHON=$$python VENV=.venvs/$$(basename $$python) || exit 1; \
 	done
+
+# Kills, power cuts and bit flips at every fault point; writes docs/survival.md. About five minutes a round on two cores.
+ROUNDS ?= 4
+SEED ?=
+
+campaign: $(VENV)/installed
+	$(BIN)/python -m tests.campaigns.campaign --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))
 
 clean:
 	rm -rf $(VENV) .venvs

@@ -17,6 +17,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ckptstore.storage.local import backup
 from ckptstore.storage.local.vfs import Vfs
 from tests.crash.programs import opened, program, run
 
@@ -48,7 +49,7 @@ def say(line: str) -> None:
 
 
 def child(job: Mapping[str, Any]) -> None:
-    """Run calls `first` to the end of a program, compact the store if it is to be killed there, and close it."""
+    """Run calls `first` to the end of a program, compact, back up or restore if it is to be killed there, and close the store."""
     say(f"pid {os.getpid()}")
     vfs = Deadly(job["point"], job["nth"], job["fail_fsync"])
     with opened(Path(job["store"]), job["level"], vfs, index=job["index"], auto_compact=False) as store:
@@ -59,6 +60,10 @@ def child(job: Mapping[str, Any]) -> None:
                 say(f"ack {number}")
         if "compact" in (job["point"] or ""):
             store.compact()
+        if (job["point"] or "").startswith(("backup:", "written:BACKUP", "renamed:BACKUP")):
+            backup.backup(store._storage, Path(job["store"]).with_name("backup"), vfs)  # type: ignore[arg-type]
+        if (job["point"] or "").startswith("restore:"):
+            backup.restore(Path(job["store"]).with_name("backup"), Path(job["store"]).with_name("restored"), vfs)
         if "hint" in (job["point"] or ""):
             time.sleep(30)  # another thread passes that point, and ends this sleep with the process
 
