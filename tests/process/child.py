@@ -5,6 +5,7 @@ A task talks to the test in lines: `say` writes one, `hear` waits for one.
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -283,6 +284,32 @@ def prefork(store_path: str, workers: str) -> None:
         for pid in [_in_fork(lambda name=f"w{number}": work(name)) for number in range(int(workers))]:  # type: ignore[misc]
             _wait_for(pid)
         say(" ".join(ids(store, "t")))
+
+
+def prefork_saver(store_path: str, workers: str) -> None:
+    """A server: the saver is opened and used, workers are forked that all use it in a loop of their own, and the parent goes on."""
+    from langgraph.checkpoint.ckptstore import CkptSaver
+
+    from tests.helpers import checkpoint, config
+
+    def given(id: str, thread: str) -> tuple[Any, Any, Any, Any]:
+        return config(thread=thread), checkpoint(id, {"log": id}, {"log": 1}), {}, {"log": 1}
+
+    async def work(name: str) -> None:
+        for number in range(10):
+            id = f"{name}-{number}"
+            await asyncio.gather(saver.aput(*given(id, "shared")), saver.aput(*given(id, name)))
+            found = await saver.aget_tuple(config(id, thread=name))
+            assert found is not None
+            assert found.checkpoint["channel_values"] == {"log": id}
+
+    with CkptSaver(store_path, durability="process") as saver:
+        saver.put(*given("before", "shared"))
+        pids = [_in_fork(lambda name=f"w{number}": asyncio.run(work(name))) for number in range(int(workers))]  # type: ignore[misc]
+        asyncio.run(work("parent"))
+        for pid in pids:
+            _wait_for(pid)
+        say("done")
 
 
 def _pool_worker(store_path: str, name: str) -> int:

@@ -59,6 +59,42 @@ module.saver = CkptSaver(path)
 sys.modules["held"] = module
 module.saver.put(*one)
 """,
+    "a compaction in the background": """
+import os
+saver = CkptSaver(path, durability="process")
+for number in range(12):
+    gone = checkpoint(str(number), {"log": os.urandom(1 << 20)}, {"log": number})
+    saver.put(config(thread="gone"), gone, {}, {"log": number})
+saver.put(*one)
+saver.delete_thread("gone")
+assert saver.store._background._thread is not None
+""",
+    "a daemon thread that goes on": """
+import contextlib
+saver = CkptSaver(path, durability="process")
+saver.put(*one)
+begun = threading.Event()
+def work():
+    with contextlib.suppress(Exception):
+        while True:
+            saver.put_writes(config("one"), [("w", 1)], "task")
+            begun.set()
+threading.Thread(target=work, daemon=True).start()
+begun.wait(30)
+""",
+    "a loop that leaves its calls behind": """
+async def main():
+    saver = CkptSaver(path, durability="process")
+    await saver.aput(*one)
+    for number in range(5):
+        asyncio.create_task(saver.aput_writes(config("one"), [("w", number)], f"task {number}"))
+    await asyncio.sleep(0)
+asyncio.run(main())
+""",
+    "sqlite": """
+saver = CkptSaver(path, durability="interval", index="sqlite")
+saver.put(*one)
+""",
     "raised": """
 saver = CkptSaver(path)
 saver.put(*one)
