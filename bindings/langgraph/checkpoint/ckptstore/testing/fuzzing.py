@@ -186,7 +186,7 @@ def fuzz_saver(
     seed: int = 0,
     steps: int = 50,
     maker: Maker | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Run random programs on savers until one is answered wrongly, and make that one small.
 
@@ -217,7 +217,8 @@ def fuzz_saver(
 
         def teardown(self) -> None:
             super().teardown()
-            progress(min(type(self).examples, examples), examples)
+            if progress is not None:
+                progress(min(type(self).examples, examples), examples)
 
     opened = OpenSaver(make_saver)
     saver = type(opened.saver)
