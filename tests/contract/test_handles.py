@@ -168,12 +168,57 @@ def test_looking_moves_no_segment_that_others_went_on_without(tmp_path: Path, kn
     assert len(list((path / "torn").glob("*.seg"))) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="Opening._join: a picture leaves nothing to join, so the next look waits for its close")
-def test_two_may_look_at_a_damaged_log_at_once(tmp_path: Path) -> None:
+LOOKING = """
+import sys
+import ckptstore
+from tests.contract.calls import ids
+with ckptstore.open(sys.argv[1], read_only=True, lock_timeout=5.0) as store:
+    print(*ids(store), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_many_may_look_at_a_damaged_log_at_once(tmp_path: Path) -> None:
+    """In one process and in several; when all of them have left, a writer is told of the damage and not of them."""
     path = tmp_path / "s"
     _damaged(path, "lmdb")
+    before = _log(path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    command = [sys.executable, "-c", LOOKING, str(path)]
     with ckptstore.open(path, read_only=True) as one, ckptstore.open(path, read_only=True, lock_timeout=0.2) as two:
         assert ids(one) == ids(two) != []
+        looking = [
+            subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+        ]
+        for child in looking:
+            assert child.stdout is not None
+            assert child.stdout.readline().split() == ids(one)
+        with pytest.raises(LockTimeoutError):
+            open_at(path, lock_timeout=0.05)
+    for child in looking:
+        child.communicate("\n", timeout=60)
+        assert child.returncode == 0
+    with pytest.raises(CorruptionError):
+        open_at(path)
+    assert _log(path) == before
+
+
+def test_who_waits_for_a_folder_keeps_nobody_from_leaving_it(tmp_path: Path) -> None:
+    """A handle that waits to write, and one of the same process that looks: the first gets its turn when the second has closed."""
+    path = tmp_path / "s"
+    with open_at(path) as store:
+        put(store, "1", None, {"m": "kept"})
+    (path / "POISON").write_text("an fsync failed")
+    shutil.rmtree(path / "index")
+    picture = ckptstore.open(path, read_only=True)
+    opened: list[Store] = []
+    waiting = _Running(lambda: opened.append(open_at(path, lock_timeout=60.0)))
+    other = ckptstore.open(tmp_path / "other")
+    picture.close()
+    other.close()
+    assert waiting.ended() is None
+    with opened[0] as store:
+        assert ids(store) == ["1"]
 
 
 @pytest.mark.parametrize("index", INDEXES)

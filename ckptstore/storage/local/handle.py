@@ -6,12 +6,13 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from ckptstore.activity import Activity
-from ckptstore.errors import CkptStoreError, CorruptionError, IndexUnusableError, ReadOnlyError, StoreClosedError
+from ckptstore.errors import CkptStoreError, CorruptionError, IndexUnusableError, LockTimeoutError, ReadOnlyError, StoreClosedError
 from ckptstore.forks import process_id
 from ckptstore.interrupts import HoldBack
 from ckptstore.options import StoreOptions
@@ -19,10 +20,13 @@ from ckptstore.storage import Compaction, Resolve, StorageStats, Survey, View
 from ckptstore.storage.local.bulk import WholeFrame, read_frames
 from ckptstore.storage.local.engine import Engine
 from ckptstore.storage.local.layout import refuse_network_filesystem
+from ckptstore.storage.local.opening import FolderBusyError
 from ckptstore.storage.local.vfs import OS, Vfs
 
 # Seconds that an exit waits for a lock that another process holds.
 _AT_EXIT = 1.0
+# Seconds between two tries to get into a folder that others are on their way into or out of.
+_RETRY = 0.001
 _table_lock = threading.RLock()
 _table: dict[Path, Engine] = {}
 """Engines to share. One with a private index is never in it: it shows the moment it was opened, to the handle that opened it."""
@@ -45,6 +49,18 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _acquire(root: Path, options: StoreOptions, vfs: Vfs) -> Engine:
+    deadline = time.monotonic() + options.lock_timeout
+    while True:
+        try:
+            return _acquired(root, options, vfs)
+        except FolderBusyError as error:
+            if time.monotonic() > deadline:
+                raise LockTimeoutError(str(error)) from None
+        # Waited for without the table: who is waited for may be a handle of this process, which closes.
+        time.sleep(_RETRY)
+
+
+def _acquired(root: Path, options: StoreOptions, vfs: Vfs) -> Engine:
     with _table_lock:
         engine = _table.get(root)
         if engine is not None and not engine.is_at(root):

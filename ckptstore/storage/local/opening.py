@@ -70,12 +70,19 @@ class Opened(NamedTuple):
 
 
 def open_folder(root: Path, options: StoreOptions, vfs: Vfs, activity: Activity, *, forked: bool) -> Opened:
-    """Open, create or recover the store at `root`.
+    """Open, create or recover the store at `root`, if that can be done at once.
 
     Args:
         forked: this process was forked from one that has a store open (index/lmdb.py).
+
+    Raises:
+        FolderBusyError: others are on their way in or out; and what `ckptstore.open` raises.
     """
     return _Opening(root, options, vfs, activity, forked).run()
+
+
+class FolderBusyError(LockTimeoutError):
+    """Internal: others are on their way in or out: try again until the time is over."""
 
 
 class _LogToBeWrittenError(Exception):
@@ -164,34 +171,38 @@ class _Opening:
             raise NotWritableError(f"{root}: {error.strerror}") from None
 
     def _open(self) -> None:
-        """Be alone and recover, or join those who are in."""
-        deadline = time.monotonic() + self.options.lock_timeout
-        while True:
-            if self._lock.try_exclusive():
-                self._lock.name_owner()
-                self._open_alone()
-                # flock conversions are not atomic: in between, another may have been alone and given the index up.
-                while not self._lock.try_shared():
-                    self._check_deadline(deadline)
-                    time.sleep(0.001)
-                if self._index_is_still_ours():
-                    return
-                self._release_index()
-            elif self._lock.try_shared():
-                if self._join():
-                    return
-                # Those who were in have left without leaving evidence: give the shared lock up and try to be alone.
-                self._lock.close()
-                self._lock = self._folder_lock()
-            self._check_deadline(deadline)
-            time.sleep(0.001)
+        """Be alone and recover, or join those who are in.
 
-    def _check_deadline(self, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            raise LockTimeoutError(
-                f"{self.layout.root} was being opened or recovered by process {self._lock.owner()} for more than "
-                f"{self.options.lock_timeout:g} s"
-            )
+        Raises:
+            FolderBusyError: neither can be had right now.
+        """
+        if self._lock.try_exclusive():
+            self._lock.name_owner()
+            self._open_alone()
+            # flock conversions are not atomic: in between, another may have been alone and given the index up.
+            if self._lock.try_shared() and self._index_is_still_ours():
+                return
+            self._release_index()
+        elif self._lock.try_shared():
+            if self._join():
+                return
+            # Those who were in have left without leaving evidence, and this one can be alone, at the next try; or those who are in look at
+            # pictures of their own, and another look disturbs nobody.
+            if self.options.read_only and not self._lock.try_exclusive() and self._lock.try_shared() and self._look_beside():
+                return
+        raise FolderBusyError(
+            f"{self.layout.root} was being opened or recovered by process {self._lock.owner()} for more than "
+            f"{self.options.lock_timeout:g} s"
+        )
+
+    def _look_beside(self) -> bool:
+        """Make a picture beside others who look at theirs; False where one came in who can be joined."""
+        if not self.layout.store.exists() or read_json(self.layout.owner) is not None:
+            return False
+        self.identity = read_identity(self.vfs, self.layout)
+        self.segments = Segments(self.vfs, self.layout, self.identity)
+        self._open_private()
+        return True
 
     def _open_alone(self) -> None:
         vfs, layout = self.vfs, self.layout
@@ -390,6 +401,8 @@ class _Opening:
         self._index.close()
         self._page.close()
         self.segments.close()
+        if self._private is not None:
+            shutil.rmtree(self._private, ignore_errors=True)
 
     def _join(self) -> bool:
         """Enter a store that others have open; False when there is nothing left to join."""
