@@ -280,6 +280,14 @@ def test_a_store_that_cannot_be_written(run: Callable[..., Any], folder: Path, c
     assert contents(folder) == before
 
 
+def test_several_may_look_at_a_store_that_cannot_be_written(run: Callable[..., Any], folder: Path) -> None:
+    with unwritable(folder), ckptstore.open(folder, read_only=True) as one:
+        with ckptstore.open(folder, read_only=True, lock_timeout=0.2) as two:
+            assert list(one.threads()) == list(two.threads()) != []
+        ran = run("show", folder)
+        assert (ran.code, ran.err) == (0, "")
+
+
 @reading
 @pytest.mark.parametrize("state", ["closed", "open", "killed", "no index", "torn tail"])
 def test_looking_writes_no_byte_outside_index_and_lock(run: Callable[..., Any], folder: Path, command: str, state: str) -> None:

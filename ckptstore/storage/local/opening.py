@@ -197,7 +197,7 @@ class _Opening:
 
     def _look_beside(self) -> bool:
         """Make a picture beside others who look at theirs; False where one came in who can be joined."""
-        if not self.layout.store.exists() or read_json(self.layout.owner) is not None:
+        if not self.layout.store.exists() or (self._may_write() and read_json(self.layout.owner) is not None):
             return False
         self.identity = read_identity(self.vfs, self.layout)
         self.segments = Segments(self.vfs, self.layout, self.identity)
@@ -211,7 +211,7 @@ class _Opening:
         self.identity = read_identity(vfs, layout)
         self._refuse_unknown_features()
         self.segments = Segments(vfs, layout, self.identity)
-        if self.options.read_only and not os.access(layout.root, os.W_OK):
+        if not self._may_write():
             self._open_private()
             return
         layout.index.mkdir(exist_ok=True)
@@ -239,6 +239,10 @@ class _Opening:
         self._page.start(self._make_durable(end))
         self._published = end
         self._claim()
+
+    def _may_write(self) -> bool:
+        """Whether there can be an index in the folder: whoever wants to write finds out by writing."""
+        return not self.options.read_only or os.access(self.layout.root, os.W_OK)
 
     def _choose_kind(self) -> None:
         """The kind that was asked for, else the one that the store keeps. An index of another kind is then no evidence of anything."""
@@ -405,8 +409,8 @@ class _Opening:
             shutil.rmtree(self._private, ignore_errors=True)
 
     def _join(self) -> bool:
-        """Enter a store that others have open; False when there is nothing left to join."""
-        if not self.layout.store.exists():
+        """Enter a store that others have open; False when there is nothing to join, or nothing that can be joined by looking."""
+        if not self.layout.store.exists() or not self._may_write():
             return False
         self.identity = read_identity(self.vfs, self.layout)
         self._refuse_unknown_features()
