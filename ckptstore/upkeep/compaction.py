@@ -224,7 +224,7 @@ class Liveness:
 
         Of a lane: while it says what the head is, records that it removed may be left, or batches that it marked; or while a live
         checkpoint names one of its ids as parent and has no history record: that walk has to know of a loss. Of a thread: while older
-        records may be left, or late calls may name its ids.
+        records may be left. Of both: while late calls may name its ids.
         """
         scope, number, when, hashes, _dead, _head, spent = fields
         if scope != THREAD_SCOPE:
@@ -233,6 +233,8 @@ class Liveness:
             names = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
             return (
                 not oldest
+                # A run that is still going may name a removed parent, and has to be told.
+                or self._now - when < _LATE_MS
                 or lsn in self._choices
                 # A copy is made again from its source by a rebuild, removed checkpoints included as long as either still holds them.
                 or number in self._related

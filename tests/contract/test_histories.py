@@ -196,6 +196,24 @@ def test_the_history_of_what_was_lost_to_prune_is_an_error(home: Home) -> None:
         home.reopen(forget_index=True)
 
 
+@pytest.mark.parametrize("forget_first", [False, True], ids=["then-forget", "forget-first"])
+def test_a_put_under_a_pruned_parent_is_told_of_the_loss_after_a_compaction_and_with_a_new_index_too(
+    home: Home, forget_first: bool
+) -> None:
+    """What was removed is remembered as long as a run may still be going that stands on it."""
+    _empty(home.store, "1")
+    _empty(home.store, "2", "1")
+    home.store.prune("t")
+    home.store.compact()
+    if forget_first:
+        home.reopen(forget_index=True)
+    _empty(home.store, "late", "1")
+    for _ in range(2):
+        with pytest.raises(CheckpointLineageIntegrityError, match="'late'"):
+            history(home.store, "late")
+        home.reopen(forget_index=True)
+
+
 def test_a_survivor_put_again_under_another_parent_has_the_new_past(home: Home) -> None:
     """What was kept of its removed ancestors belonged to the old one."""
     store = home.store
