@@ -374,7 +374,7 @@ class Catalog:
                 # Not so where compaction left only a later put, and the head was chosen between the two.
                 state = state._replace(head=number, head_since=place)
             if self._kv.get(b"f") is not None:
-                self._forget_late(lane, id_field)
+                self._forget_late(lane, id_hash(id_field))
         else:
             # A re-put keeps its place and, under the same parent, what made it: the first LSN counts for attribution.
             place = old.place
@@ -506,7 +506,11 @@ class Catalog:
         packed = _U32.pack(lane)
         state = self.state(lane)
         count = state.checkpoints
+        some_late = self._kv.get(b"f") is not None
         for hashed in hashes:
+            if some_late:
+                # It was stored since its thread was deleted: put, or copied from another thread.
+                self._forget_late(lane, hashed)
             found = self._kv.get(b"I" + packed + hashed)
             if found is None:
                 # Compaction took the record; the mark stays, so that a walk that meets the id knows of a loss.
@@ -551,11 +555,11 @@ class Catalog:
         self._kv.put(key, _U32.pack(number))
         return number, state._replace(numbers=number)
 
-    def _forget_late(self, lane: int, form: Any) -> None:
+    def _forget_late(self, lane: int, hashed: bytes) -> None:
         address = self.address(lane)
         if address is None:
             return  # a lane whose thread is gone; compaction left of it what a copy still reads
-        self._kv.delete(b"X" + late_hash(address.thread_hash, address.ns_hash, id_hash(form)))
+        self._kv.delete(b"X" + late_hash(address.thread_hash, address.ns_hash, hashed))
 
     def _clear(self, prefix: bytes) -> None:
         for key, _ in list(self._kv.scan(prefix)):

@@ -703,6 +703,17 @@ class Removal:
         put(store, "2", "1")
         assert ids(store) == ["2"]
 
+    def test_what_was_copied_since_its_thread_was_deleted_is_not_late(self, store: Store) -> None:
+        """Prune never makes a call late, whichever way the checkpoint came back."""
+        _chain(store)
+        store.copy("t", "u")
+        store.delete("u")
+        store.copy("t", "u")
+        store.prune("u")
+        write(store, "2", "welcome", lane=OTHER)
+        put(store, "late", "3", lane=OTHER)
+        assert ids(store, "u") == ["late", "5"]
+
     def test_late_ids_are_forgotten_after_the_window(self, make_store: Any) -> None:
         store = make_store(late_window=0.0)
         put(store, "1")
