@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check format fuzz campaign compat pythons clean
+.PHONY: quickstart test check format fuzz fuzz-bytes campaign compat pythons clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,12 @@ SEED ?=
 
 fuzz: $(VENV)/installed
 	$(BIN)/python -m tests.model.fuzz --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+
+# Hostile bytes, with coverage guidance: the seconds for all decoders, and a seed to repeat a run. Writes docs/results/fuzz-bytes.json.
+SECONDS ?= 300
+
+fuzz-bytes: $(VENV)/installed
+	$(BIN)/python -m tests.hostile.fuzzing --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) --result docs/results/fuzz-bytes.json
 
 # The branch scenarios on the oldest versions of LangGraph that are supported, each in an environment of its own.
 COMPAT := 1.2.9 1.2.12

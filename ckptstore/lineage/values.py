@@ -230,8 +230,7 @@ class Values:
             base = choice.near
             near = facts_of(view, base)
             while near.frames >= MOST_FRAMES and near.bases and not near.folds:
-                base = near.bases[0]
-                near = facts_of(view, base)
+                base, near = _below(view, base, near)
             if near.folds:
                 # Never a fold on a fold: where every turn forks, it would grow with the history. Stored whole once, then patched.
                 return None
@@ -273,13 +272,20 @@ def facts_of(view: View, ref: Ref) -> ValueFacts:
     return value_facts(ref.lsn, view.entry(ref, Kind.VALUE))
 
 
+def _below(view: View, ref: Ref, facts: ValueFacts) -> tuple[Ref, ValueFacts]:
+    """The value that one is based on. It was stored before: a chain that leads on is not ours, and might not end."""
+    base = facts.bases[0]
+    if base >= ref:
+        raise CorruptionError(f"the value at LSN {ref.lsn}, record {ref.ordinal}, is based on one that came after it")
+    return base, facts_of(view, base)
+
+
 def shallow_base(view: View, near: Ref) -> Ref:
     """The nearest value on the chain of `near` that leaves half of the frames of a read to those based on it."""
     base = near
     facts = facts_of(view, base)
     while facts.frames > _DEEP and facts.bases:
-        base = facts.bases[0]
-        facts = facts_of(view, base)
+        base, facts = _below(view, base, facts)
     return base
 
 
@@ -290,6 +296,5 @@ def next_in_chain(view: View, near: Ref) -> tuple[int, Ref]:
     wanted = number & (number - 1)
     base = near
     while (facts.number > wanted or facts.frames >= MOST_FRAMES) and facts.bases:
-        base = facts.bases[0]
-        facts = facts_of(view, base)
+        base, facts = _below(view, base, facts)
     return number, base

@@ -179,6 +179,7 @@ def _read_record(lsn: int, entry: list[Any], raw: Callable[[], bytes]) -> Iterat
 def read_frame(data: bytes) -> Answer:
     found = attempt(lambda: fmt.decode_frame(data))
     if not isinstance(found, tuple):
+        assert len(data) < fmt.FRAME_HEADER or fmt.directory_at(memoryview(data), 0, 5) is None or "bodies" in str(found)
         return found
     header, frame = found
     answers = [

@@ -27,7 +27,7 @@ from ckptstore.codec.records import (
     value_facts,
 )
 from ckptstore.errors import CorruptionError, StaleIndexError
-from ckptstore.lineage.values import Values
+from ckptstore.lineage.values import MOST_FRAMES, Values, next_in_chain, shallow_base
 from ckptstore.model import Ref, WriteEntry
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.memory import MemoryStorage
@@ -52,6 +52,9 @@ def with_field(entry: list[Any], at: int, value: Any) -> list[Any]:
 @pytest.mark.parametrize("entry", [CHECKPOINT, WRITES, HISTORY, TOMBSTONE, VALUE, PATCHED], ids=lambda entry: Kind(entry[0]).name)
 def test_the_right_fields_are_taken(entry: list[Any]) -> None:
     assert fmt.decode_frame(frame(entry))[1].entries == [entry]
+    found = fmt.directory_at(memoryview(frame(entry)), 0, 5)
+    assert found is not None
+    assert found[0] == [entry]
 
 
 @pytest.mark.parametrize(
@@ -98,6 +101,7 @@ def test_the_right_fields_are_taken(entry: list[Any]) -> None:
 def test_a_record_with_other_fields_is_damage(entry: Any) -> None:
     with pytest.raises(CorruptionError, match="LSN 5 does not decode"):
         fmt.decode_frame(frame(entry))
+    assert fmt.directory_at(memoryview(frame(entry)), 0, 5) is None
 
 
 @pytest.mark.parametrize("directory", [5, None, {"a": 1}, "abc", [None]], ids=repr)
@@ -226,6 +230,19 @@ def test_folds_in_folds_do_not_multiply() -> None:
     activity = Activity()
     with storage.view() as view:
         assert Values(0, lambda: activity).raw(view, ref) == raw
+
+
+@pytest.mark.parametrize("frames", [9, MOST_FRAMES])
+def test_a_value_based_on_itself_ends_no_search_for_a_base(frames: int) -> None:
+    storage = MemoryStorage()
+    raw = b"x" * 600
+    ref = Ref(
+        commit(storage, encode_patched_value(("bytes", raw), crc32(raw), b"\1\0\0\xd8\x04\0\0", 9, frames, (Ref(1, 0),), ())), 0
+    )
+    with storage.view() as view:
+        for search in (shallow_base, next_in_chain):
+            with pytest.raises(CorruptionError, match="came after it"):
+                search(view, ref)
 
 
 def test_a_reference_to_another_kind_of_record_or_to_none_is_said() -> None:

@@ -228,6 +228,7 @@ def directory_at(data: memoryview, at: int, lsn: int) -> tuple[list[Entry], int,
         return None
     try:
         entries = unpack(directory) if length else []
+        check_entries(entries)
         if sum([entry[2] for entry in entries]) != bodies:
             return None
     except Exception:
