@@ -21,6 +21,7 @@ LARGEST_VALUE = 1 << 30
 """In bytes; `max_value_bytes` may not be more."""
 
 _MOST_NUMBER = (1 << 32) - 1
+_SOURCES, _ORIGINS = len(Source), len(Origin)
 
 _HEAD: list[Any] = [int, int, int, int]
 _ID = (bytes, str)
@@ -69,24 +70,27 @@ def check_entries(entries: Any, *, hashed: bool = False) -> None:
     """
     known = _HASHED_TYPES if hashed else _TYPES
     try:
-        for number, entry in enumerate(entries):
-            if tuple(map(type, entry)) not in known[entry[0]] or entry[2] < 0 or entry[3] < 0:
-                raise CorruptionError(f"record {number} has the wrong fields")
-            check = _CHECKS.get(entry[0])
-            if check is not None and not check(entry):
-                raise CorruptionError(f"record {number} has fields out of range")
+        for entry in entries:
+            kind = entry[0]
+            if tuple(map(type, entry)) not in known[kind] or entry[2] < 0 or entry[3] < 0 or not _CHECKS[kind](entry):
+                raise CorruptionError(f"a record of kind {kind} has fields that it cannot have")
     except (TypeError, KeyError, IndexError):
         raise CorruptionError("it is no list of records of this format") from None
 
 
 def _is_flat(refs: list[Any]) -> bool:
     """Whether this is a flat list of references."""
-    if not refs:
-        return True
     if len(refs) == 2:  # nearly always
         lsn, ordinal = refs
         return type(lsn) is int and type(ordinal) is int and 0 <= lsn <= MOST_LSN and ordinal >= 0
+    if not refs:
+        return True
     return set(map(type, refs)) == _INTEGERS and not len(refs) & 1 and min(refs) >= 0 and max(refs) <= MOST_LSN
+
+
+def _is_enough(entry: list[Any]) -> bool:
+    """For kinds of which types say enough."""
+    return True
 
 
 def _is_numbered(entry: list[Any]) -> bool:
@@ -96,19 +100,14 @@ def _is_numbered(entry: list[Any]) -> bool:
 
 
 def _checkpoint(entry: list[Any]) -> bool:
-    consumed = entry[HEADER + 6]
-    if consumed and (len(consumed) != 4 or type(consumed[0]) is not bool):
-        return False
-    for refs in consumed[1:]:
-        if type(refs) is not list or not _is_flat(refs):
+    lane, _, _, _, source, _, consumed, run, _, refs = entry[HEADER:]
+    if consumed:
+        if len(consumed) != 4 or type(consumed[0]) is not bool:
             return False
-    run = entry[HEADER + 7]
-    return (
-        _is_numbered(entry)
-        and 0 <= entry[HEADER + 4] < len(Source)
-        and (run is None or len(run) == 8)
-        and _is_flat(entry[HEADER + 9])
-    )
+        for batches in consumed[1:]:
+            if type(batches) is not list or (batches and not _is_flat(batches)):
+                return False
+    return 0 <= lane <= _MOST_NUMBER and 0 <= source < _SOURCES and (run is None or len(run) == 8) and (not refs or _is_flat(refs))
 
 
 def _value(entry: list[Any]) -> bool:
@@ -120,7 +119,8 @@ def _value(entry: list[Any]) -> bool:
 
 
 def _writes(entry: list[Any]) -> bool:
-    return _is_numbered(entry) and 0 <= entry[HEADER + 3] < len(Origin) and _is_flat(entry[HEADER + 8])
+    refs = entry[HEADER + 8]
+    return 0 <= entry[HEADER] <= _MOST_NUMBER and 0 <= entry[HEADER + 3] < _ORIGINS and (not refs or _is_flat(refs))
 
 
 def _history(entry: list[Any]) -> bool:
@@ -139,6 +139,8 @@ def _tombstone(entry: list[Any]) -> bool:
 
 
 _CHECKS: dict[int, Callable[[list[Any]], bool]] = {
+    Kind.VOID: _is_enough,
+    Kind.META: _is_enough,
     Kind.THREAD: _is_numbered,
     Kind.LANE: _is_numbered,
     Kind.COPY: _is_numbered,
