@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check format fuzz fuzz-bytes campaign compat pythons clean
+.PHONY: quickstart test check format fuzz fuzz-bytes campaign mutants compat pythons clean
 
 $(VENV)/installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -42,6 +42,10 @@ SECONDS ?= 300
 fuzz-bytes: $(VENV)/installed
 	$(BIN)/python -m tests.hostile.fuzzing --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) --result docs/results/fuzz-bytes.json
 
+# Breaks the code behind each promise of docs/guarantees.md, and sees that the tests which it names notice; ONLY=name for one of them.
+mutants: $(VENV)/installed
+	$(BIN)/python -m tests.mutants.run -j 2 $(ONLY)
+
 # The branch scenarios on the oldest versions of LangGraph that are supported, each in an environment of its own.
 COMPAT := 1.2.9 1.2.12
 
@@ -66,7 +70,6 @@ pythons:
 
 # Kills, power cuts and bit flips at every fault point; writes docs/survival.md. About five minutes a round on two cores.
 ROUNDS ?= 4
-SEED ?=
 
 campaign: $(VENV)/installed
 	$(BIN)/python -m tests.campaigns.campaign --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED))

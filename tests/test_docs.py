@@ -26,6 +26,7 @@ from ckptstore import LaneName, Store, Thread
 from ckptstore.cli.output import FINE, PROBLEMS, REFUSED, USAGE
 from ckptstore.inspect.stats import Breakdown, StoreReport
 from tests.mini_reader import MiniReader, NotReadable
+from tests.mutants.promises import PAGE, named_tests, promises
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -263,25 +264,18 @@ def test_the_printed_output_in_the_cli_page_is_what_the_commands_print() -> None
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", ""), "run docs/make_cli.py"
 
 
-def promises() -> list[str]:
-    """The items of the second part of guarantees.md."""
-    text = (DOCS / "guarantees.md").read_text().partition("\n## Promises\n")[2]
-    return re.findall(r"^- (.*?)(?=^- |^#|\Z)", text, re.DOTALL | re.MULTILINE)
-
-
-def test_each_promise_names_tests_that_exist() -> None:
+def test_each_promise_names_tests() -> None:
     assert promises()
-    for promise in promises():
-        named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", promise)
-        assert named, promise
-        for path, name in named:
-            tree = ast.parse((ROOT / path).read_text())
-            found = [
-                node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name
-            ]
-            assert found, f"{path}::{name}"
-            marks = [ast.unparse(mark) for node in found for mark in node.decorator_list]
-            assert not any("xfail" in mark or "skip" in mark for mark in marks), f"{path}::{name} is not known to hold"
+    assert [promise.text for promise in promises() if not promise.tests] == []
+
+
+def test_each_test_that_the_page_of_promises_names_exists() -> None:
+    for path, name in named_tests(PAGE.read_text()):
+        tree = ast.parse((ROOT / path).read_text())
+        found = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name]
+        assert found, f"{path}::{name}"
+        marks = [ast.unparse(mark) for node in found for mark in node.decorator_list]
+        assert not any("xfail" in mark or "skip" in mark for mark in marks), f"{path}::{name} is not known to hold"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -197,7 +197,7 @@ class _Opening:
 
     def _look_beside(self) -> bool:
         """Make a picture beside others who look at theirs; False where one came in who can be joined."""
-        if not self.layout.store.exists() or (self._may_write() and read_json(self.layout.owner) is not None):
+        if not self.layout.store.exists() or (self._may_write() and read_owner(self.layout) is not None):
             return False
         self.identity = read_identity(self.vfs, self.layout)
         self.segments = Segments(self.vfs, self.layout, self.identity)
