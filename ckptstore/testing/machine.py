@@ -41,7 +41,20 @@ from ckptstore.testing.calls import (
     SetHead,
 )
 from ckptstore.testing.model import batch_of
-from ckptstore.testing.playing import NAMESPACES, NOTHING, PICK, RUNS, SPECIALS, TEXTS, THREADS, USERS, WRITES, RunsMachine, Writes
+from ckptstore.testing.playing import (
+    NAMESPACES,
+    NOTHING,
+    PICK,
+    RUNS,
+    SPECIALS,
+    TEXTS,
+    THREADS,
+    USERS,
+    WHERE,
+    WRITES,
+    RunsMachine,
+    Writes,
+)
 from ckptstore.testing.runs import CHANNELS, Run, channels_of, strangers
 
 FILTERS = st.sampled_from(
@@ -63,7 +76,7 @@ class SaverMachine(RunsMachine):
 
     @rule(
         number=PICK,
-        newest=st.booleans(),
+        where=WHERE,
         given=st.lists(WRITES, min_size=1, max_size=2),
         task=st.sampled_from(["u", "u", "k0"]),
         snapshots=st.sampled_from([(), (), ("log",)]),
@@ -71,10 +84,10 @@ class SaverMachine(RunsMachine):
         run=st.none() | st.sampled_from(RUNS),
     )
     def update(
-        self, number: int, newest: bool, given: Sequence[Writes], task: str, snapshots: Sequence[str], text: str, run: str | None
+        self, number: int, where: str, given: Sequence[Writes], task: str, snapshots: Sequence[str], text: str, run: str | None
     ) -> None:
         """An edit from outside: one or two batches under one task id, and their child."""
-        found = self.pick(number, newest)
+        found = self.pick(number, where)
         if found is None:
             return
         thread, ns, checkpoint = found
@@ -101,10 +114,10 @@ class SaverMachine(RunsMachine):
         )
         self.do(put)
 
-    @rule(number=PICK, newest=st.booleans(), writes=WRITES, command=st.booleans(), text=TEXTS, low=st.booleans())
-    def give_input(self, number: int, newest: bool, writes: Writes, command: bool, text: str, low: bool) -> None:
+    @rule(number=PICK, where=WHERE, writes=WRITES, command=st.booleans(), text=TEXTS, low=st.booleans())
+    def give_input(self, number: int, where: str, writes: Writes, command: bool, text: str, low: bool) -> None:
         """A run begins with an input, whatever stands on the checkpoint that others did not finish."""
-        found = self.pick(number, newest)
+        found = self.pick(number, where)
         if found is None:
             return
         thread, ns, checkpoint = found
@@ -119,10 +132,10 @@ class SaverMachine(RunsMachine):
             if self.do(put):
                 self.begin(Run(writer, thread, ns, put))
 
-    @rule(number=PICK, run=st.none() | st.sampled_from(RUNS))
-    def replay_from(self, number: int, run: str | None) -> None:
+    @rule(number=PICK, where=WHERE, run=st.none() | st.sampled_from(RUNS))
+    def replay_from(self, number: int, where: str, run: str | None) -> None:
         """Time travel: a copy of a checkpoint as its own child, and a run on it."""
-        found = self.pick(number)
+        found = self.pick(number, where)
         if found is not None:
             thread, ns, checkpoint = found
             at, writer = checkpoint.put, self.writer()

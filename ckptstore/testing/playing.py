@@ -32,6 +32,7 @@ USERS = ("ann", "bob")
 
 PICK = st.integers(0, 10_000)
 """Chooses among what is there when a rule runs."""
+WHERE = st.sampled_from(["any", "head", "run"])
 # Long texts begin alike, so that a store may keep values as changes of others.
 TEXTS = st.builds(
     lambda number, size: f"{number}. " + "lorem ipsum " * size, st.integers(0, 99), st.sampled_from([0, 0, 0, 1, 6, 40, 300])
@@ -106,13 +107,18 @@ class RunsMachine(RuleBasedStateMachine):
             for found in lane.checkpoints.values()
         ]
 
-    def pick(self, number: int, newest: bool = False) -> tuple[str, str, Checkpoint] | None:
-        """A stored checkpoint; the head of its lane, if wanted."""
+    def pick(self, number: int, where: str = "any") -> tuple[str, str, Checkpoint] | None:
+        """A stored checkpoint: any, the head of some lane, or one that a run stands on."""
         found = self.checkpoints()
+        if where == "run" and self.runs:
+            run = self.runs[number % len(self.runs)]
+            checkpoint = self.model.checkpoint(run.thread, run.ns, run.at.id)
+            if checkpoint is not None:
+                return run.thread, run.ns, checkpoint
         if not found:
             return None
         thread, ns, checkpoint = found[number % len(found)]
-        return (thread, ns, self.model.checkpoint(thread, ns, None)) if newest else (thread, ns, checkpoint)
+        return (thread, ns, self.model.checkpoint(thread, ns, None)) if where == "head" else (thread, ns, checkpoint)
 
     def lane(self, thread: str, ns: str) -> Lane | None:
         found: Lane | None = self.model.lane(thread, ns)
@@ -144,6 +150,8 @@ class RunsMachine(RuleBasedStateMachine):
             self.session.do(Get(call.thread, call.ns, None))
         elif isinstance(call, PutWrites):
             self.session.do(Get(call.thread, call.ns, call.target))
+            if call.late_for is not None:
+                self.session.do(History(call.thread, call.ns, call.late_for, DELTA))
         else:
             self.session.check(getattr(call, "thread", None))
             self.forget()
@@ -228,10 +236,10 @@ class RunsMachine(RuleBasedStateMachine):
         if self.do(put):
             self.begin(Run(writer, thread, ns, put))
 
-    @rule(number=PICK, newest=st.booleans(), resume=st.booleans(), token=st.sampled_from([True, True, True, False]))
-    def enter(self, number: int, newest: bool, resume: bool, token: bool) -> None:
+    @rule(number=PICK, where=WHERE, resume=st.booleans(), token=st.sampled_from([True, True, True, False]))
+    def enter(self, number: int, where: str, resume: bool, token: bool) -> None:
         """Another run on a checkpoint, perhaps while others stand there. A resumed one uses what it finds finished."""
-        found = self.pick(number, newest)
+        found = self.pick(number, where)
         if found is not None:
             thread, ns, checkpoint = found
             lane = self.lane(thread, ns)
@@ -304,6 +312,7 @@ class RunsMachine(RuleBasedStateMachine):
         text=TEXTS,
         low=st.sampled_from([False, False, False, True]),
         run_id=st.none() | st.sampled_from(RUNS),
+        hold=st.sampled_from([False, False, True]),
     )
     def finish(
         self,
@@ -314,11 +323,14 @@ class RunsMachine(RuleBasedStateMachine):
         text: str,
         low: bool,
         run_id: str | None,
+        hold: bool,
     ) -> None:
-        """The tasks that are left finish, and the run stores the child."""
+        """The tasks that are left finish, and the run stores the child, perhaps before their writes."""
         run = self.runs[number % len(self.runs)]
         for task, items in zip(self.todo(run), writes, strict=False):
-            if not self.task(run, task, items or NOTHING):
+            if hold and run.writer is not None:
+                run.held.append(self.batch(run, task, items or NOTHING))
+            elif not self.task(run, task, items or NOTHING):
                 return
         lane, at = self.lane(run.thread, run.ns), run.at.id
         newest = [numbers[-1] for numbers in run.own.values()]

@@ -11,7 +11,7 @@ from ckptstore.testing.machine import campaign
 from tests.model.fuzz import ENGINES
 
 
-@pytest.mark.parametrize(("index", "steps"), [("memory", 600), ("lmdb", 300), ("sqlite", 300)])
+@pytest.mark.parametrize(("index", "steps"), [("memory", 1200), ("lmdb", 500), ("sqlite", 500)])
 def test_random_programs_answer_what_the_model_says(index: str, steps: int) -> None:
     report = campaign(ENGINES[index], steps=steps, seed=20261201)
     assert report.steps >= steps
