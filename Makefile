@@ -29,12 +29,14 @@ format: $(VENV)/installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# Random programs against the model (docs/testing.md): the steps for each storage and index, and a seed to repeat a run.
+# Random programs against the model (docs/testing.md), on the engine and on the saver: the steps for each storage and index, and a
+# seed to repeat a run.
 STEPS ?= 20000
 SEED ?=
 
 fuzz: $(VENV)/installed
 	$(BIN)/python -m tests.model.fuzz --steps $(STEPS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.langgraph.fuzz --steps $(STEPS) $(if $(SEED),--seed $(SEED))
 
 # Hostile bytes, with coverage guidance: the seconds for all decoders, and a seed to repeat a run. Writes docs/results/fuzz-bytes.json.
 SECONDS ?= 300

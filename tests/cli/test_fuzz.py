@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,21 +23,22 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_fault_is_printed_as_a_program_that_fails(ckpt: Callable[..., Any], tmp_path: Path) -> None:
-    ran = ckpt("fuzz", "tests.langgraph.broken:LosesPaths", "--examples", 60, "--seed", 1)
+    ran = ckpt("fuzz", "tests.langgraph.broken:LosesPaths", "--examples", 300, "--seed", 1)
     assert (ran.code, ran.err) == (1, "")
     facts, _, script = ran.out.partition("\n\n")
-    assert "found     Get: writes" in facts
-    assert "left out  delete_for_runs, copy_thread, prune" in facts
+    assert re.search("^found     .*: writes$", facts, re.MULTILINE)
+    assert "left out  delete_thread, delete_for_runs, copy_thread, prune" in facts
     shown = run(script, tmp_path)
     assert shown.returncode == 1
     assert shown.stderr.splitlines()[-1].startswith("AssertionError: [")
 
 
 def test_json(ckpt: Callable[..., Any], tmp_path: Path) -> None:
-    ran = ckpt("fuzz", "tests.langgraph.broken:LosesPaths", "--examples", 60, "--seed", 1, "--json")
+    ran = ckpt("fuzz", "tests.langgraph.broken:LosesPaths", "--examples", 300, "--seed", 1, "--json")
     assert (ran.code, ran.err) == (1, "")
     facts = json.loads(ran.out)
-    assert (facts["found"], facts["seed"]) == ("Get: writes", 1)
+    assert facts["found"].endswith(": writes")
+    assert facts["seed"] == 1
     assert run(facts["script"], tmp_path).returncode == 1
 
 

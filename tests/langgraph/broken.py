@@ -7,40 +7,67 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.ckptstore import CkptSaver
 
 
-class LosesPaths(InMemorySaver):
+class Sound(BaseCheckpointSaver[str]):
+    """A saver like others, without a fault: it has what every saver has, and hands it on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = CkptSaver(":memory:")
+
+    def put(self, *given: Any) -> Any:
+        return self.inner.put(*given)
+
+    def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
+        self.inner.put_writes(config, writes, task_id, task_path)
+
+    def get_tuple(self, config: Any) -> Any:
+        return self.inner.get_tuple(config)
+
+    def list(self, config: Any, **named: Any) -> Any:
+        return self.inner.list(config, **named)
+
+    def get_delta_channel_history(self, **named: Any) -> Any:
+        return self.inner.get_delta_channel_history(**named)
+
+
+class LosesPaths(Sound):
     """Parallel tasks come back in the order of their ids."""
 
     def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
         super().put_writes(config, writes, task_id)
 
 
-class IgnoresFilters(InMemorySaver):
+class IgnoresFilters(Sound):
     def list(self, config: Any, **named: Any) -> Any:
         return super().list(config, **{**named, "filter": None})
 
 
-class ReadsOnce(InMemorySaver):
-    """A value is gone once it was read."""
+class LosesTitles(Sound):
+    """A value is not stored."""
 
-    def get_tuple(self, config: Any) -> Any:
-        found = super().get_tuple(config)
-        if found is not None:
-            self.blobs = {key: value for key, value in self.blobs.items() if key[2] != "title"}
-        return found
+    def put(self, config: Any, checkpoint: Any, *given: Any) -> Any:
+        values = {name: value for name, value in checkpoint["channel_values"].items() if name != "title"}
+        return super().put(config, {**checkpoint, "channel_values": values}, *given)
 
 
-class ForgetsSeeds(InMemorySaver):
+class ForgetsSeeds(Sound):
     """Deltas without the snapshot before them."""
 
-    def get_delta_channel_history(self, *, config: Any, channels: Any) -> Any:
-        found = super().get_delta_channel_history(config=config, channels=channels)
-        return {channel: {"writes": past["writes"]} for channel, past in found.items()}
+    def get_delta_channel_history(self, **named: Any) -> Any:
+        return {channel: {"writes": past["writes"]} for channel, past in super().get_delta_channel_history(**named).items()}
 
 
-class RefusesBefore(InMemorySaver):
+class ChangesThePast(Sound):
+    """Every write on an ancestor counts, whichever run made it: what is inherited does so."""
+
+    def get_delta_channel_history(self, **named: Any) -> Any:
+        return BaseCheckpointSaver.get_delta_channel_history(self, **named)
+
+
+class RefusesBefore(Sound):
     def list(self, config: Any, *, before: Any = None, **named: Any) -> Any:
         if before is not None:
             before["configurable"]["thread_id"]
@@ -52,7 +79,7 @@ class AsyncOnly(BaseCheckpointSaver[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.inner = InMemorySaver()
+        self.inner = CkptSaver(":memory:")
 
     async def aput(self, *given: Any) -> Any:
         return self.inner.put(*given)

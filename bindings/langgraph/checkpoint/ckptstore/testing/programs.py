@@ -91,8 +91,8 @@ _HELPERS = {
 def at(thread, ns="", id=None, **more):
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}, **more}""",
     "checkpoint": f"""\
-def checkpoint(id, values, versions, seen={{}}):
-    state = {{"channel_values": values, "channel_versions": versions, "versions_seen": seen, "updated_channels": None}}
+def checkpoint(id, values, versions, seen=None):
+    state = {{"channel_values": values, "channel_versions": versions, "versions_seen": seen or {{}}, "updated_channels": None}}
     return {{"v": 4, "id": id, "ts": "{MADE_AT}", **state}}""",
 }
 
@@ -111,7 +111,9 @@ class _Writing:
         """Runs that are told apart by their metadata."""
 
     def statement(self, call: Any) -> str:
-        return self._items(call, "item") if isinstance(call, Listing) else self._call(call)
+        if not isinstance(call, Listing):
+            return self._call(call)
+        return self._items(call, "item") if self._async else f"list({self._call(call)})"
 
     def _call(self, call: Any) -> str:
         if isinstance(call, SetHead):
@@ -164,9 +166,8 @@ class _Writing:
             return ["try:", f"    {self.statement(call)}", "except Exception:", "    pass", "else:", f"    {done}"]
         if isinstance(call, History):
             channel = next(name for name in call.channels if expected[name] != found.get(name))
-            return _compared(
-                f"({self._call(call._replace(channels=(channel,)))})[{channel!r}]", _history(channel, expected[channel])
-            )
+            asked = self._value(call._replace(channels=(channel,)))
+            return _compared(f"{asked}[{channel!r}]", _history(channel, expected[channel]))
         if isinstance(call, Listing):
             names = _listed(expected, found)
             if not names:
