@@ -12,6 +12,7 @@ from typing import NamedTuple
 DOCS = Path(__file__).resolve().parent
 PAGE = DOCS / "fuzzing.md"
 PROGRAMS = DOCS / "examples" / "fuzz"
+OFFICIAL = ("langgraph-checkpoint", "langgraph-checkpoint-sqlite")
 BEGIN, END = "<!-- docs/make_fuzz.py writes this table -->\n", "<!-- end -->"
 
 
@@ -22,6 +23,8 @@ class Finding(NamedTuple):
     package: str
     version: str
     rule: str
+    fails: str
+    """The error that the program ends with."""
 
 
 def finding(program: Path) -> Finding:
@@ -30,11 +33,13 @@ def finding(program: Path) -> Finding:
     saver, _, what = title.partition(": ")
     facts = dict(line.split(": ", 1) for line in lines)
     package, version = facts["package"].split()
-    return Finding(program, saver, what, package, version, facts["rule"])
+    return Finding(program, saver, what, package, version, facts["rule"], facts["fails"])
 
 
 def findings() -> list[Finding]:
-    return [finding(program) for program in sorted(PROGRAMS.glob("*.py"))]
+    """All of them, those of LangGraph's own packages first."""
+    found = [finding(program) for program in sorted(PROGRAMS.glob("*.py"))]
+    return sorted(found, key=lambda item: (item.package not in OFFICIAL, item.package, item.saver))
 
 
 def table() -> str:

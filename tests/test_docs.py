@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import inspect
 import json
 import operator
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -248,6 +250,29 @@ def test_every_error_that_the_page_of_the_engine_names_exists() -> None:
     text = (DOCS / "engine.md").read_text()
     for name in set(re.findall(r"`(\w+Error)`", text)) - {"TypeError", "AttributeError"}:
         assert hasattr(ckptstore.errors, name), name
+
+
+# -- docs/fuzzing.md -----------------------------------------------------------------------------------------------------
+
+FUZZ: Any = SimpleNamespace(**runpy.run_path(str(DOCS / "make_fuzz.py")))
+
+
+@pytest.mark.parametrize("found", FUZZ.findings(), ids=lambda found: found.program.stem)
+def test_a_finding_of_the_page_still_shows_in_the_installed_saver(found: Any) -> None:
+    try:
+        importlib.metadata.version(found.package)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{found.package} is not installed")
+    with pytest.raises((AssertionError, TypeError)) as raised:
+        runpy.run_path(str(found.program))
+    assert raised.type.__name__ == found.fails
+    assert len(found.program.read_text().splitlines()) <= 32
+
+
+def test_the_table_of_findings_is_made_from_the_programs() -> None:
+    page = FUZZ.PAGE.read_text()
+    assert page == FUZZ.filled(page), "run docs/make_fuzz.py"
+    assert {found.rule for found in FUZZ.findings()} <= set(re.findall(r"^\| (\d) \|", page, re.MULTILINE))
 
 
 # -- figures and names ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,28 @@
+"""ObjectStorageSaver: a limit of 0 lists one checkpoint
+
+package: langgraph-checkpoint-objectstorage 0.1.15
+rule: 2
+fails: AssertionError
+"""
+
+import tempfile
+
+from langgraph_checkpoint_objectstorage import ObjectStorageSaver
+
+
+def at(thread, ns="", id=None, **more):
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}, **more}
+
+
+def checkpoint(id, values, versions, seen=None):
+    state = {"channel_values": values, "channel_versions": versions, "versions_seen": seen or {}, "updated_channels": None}
+    return {"v": 4, "id": id, "ts": "2026-01-01T00:00:00+00:00", **state}
+
+
+saver = ObjectStorageSaver.from_conn_string("file://" + tempfile.mkdtemp())
+saver.put(at("b"), checkpoint("2", {}, {}), {}, {})
+found = [
+    item.config["configurable"]["checkpoint_id"]
+    for item in saver.list({"configurable": {"thread_id": "b", "checkpoint_ns": ""}}, limit=0)
+]
+assert found == [], found

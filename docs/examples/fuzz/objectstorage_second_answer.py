@@ -1,0 +1,27 @@
+"""ObjectStorageSaver: of two answers to an interrupt the first is kept, where the second comes with an update
+
+package: langgraph-checkpoint-objectstorage 0.1.15
+rule: 4
+fails: AssertionError
+"""
+
+import tempfile
+
+from langgraph_checkpoint_objectstorage import ObjectStorageSaver
+
+
+def at(thread, ns="", id=None, **more):
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": id}, **more}
+
+
+def checkpoint(id, values, versions, seen=None):
+    state = {"channel_values": values, "channel_versions": versions, "versions_seen": seen or {}, "updated_channels": None}
+    return {"v": 4, "id": id, "ts": "2026-01-01T00:00:00+00:00", **state}
+
+
+saver = ObjectStorageSaver.from_conn_string("file://" + tempfile.mkdtemp())
+saver.put(at("c"), checkpoint("1", {}, {}), {}, {})
+saver.put_writes(at("c", id="1"), [("__resume__", "a")], "t1", "")
+saver.put_writes(at("c", id="1"), [("log", "b"), ("__resume__", "c")], "t1", "")
+found = saver.get_tuple(at("c", id="1")).pending_writes
+assert found == [("t1", "__resume__", "c"), ("t1", "log", "b")], found
