@@ -14,8 +14,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.pregel._checkpoint import put_writes_accepts_task_path
+from langgraph.types import Command, interrupt
 
-from tests.helpers import Delta, Driver, checkpoint, config, line, says, thread, written
+from tests.helpers import Delta, Driver, Full, checkpoint, config, line, says, thread, written
 
 
 def test_writes_may_come_before_their_checkpoint(call: Driver) -> None:
@@ -49,6 +50,25 @@ def test_the_last_of_two_special_writes_wins_even_beside_regular_ones(call: Driv
     call.put_writes(config("1"), [("a", 1), ("__error__", "e1")], "t")
     call.put_writes(config("1"), [("a", 2), ("__error__", "e2")], "t")
     assert call.get_tuple(config()).pending_writes == [("t", "__error__", "e2"), ("t", "a", 1)]
+
+
+def test_of_two_answers_to_an_interrupt_the_node_gets_the_second(saver: CkptSaver) -> None:
+    """4, in a graph: both answers came while the node could not run, the second with an update. SqliteSaver gives the node the first."""
+    down = False
+
+    def ask(state: Any) -> Any:
+        if down:
+            raise ConnectionError
+        return {"log": [f"answer {interrupt('?')}"]}
+
+    app = line(Full, saver, ask=ask)
+    app.invoke({"log": ["question"]}, thread())
+    down = True
+    for answer in (Command(resume="first"), Command(resume="second", update={"log": ["edit"]})):
+        with pytest.raises(ConnectionError):
+            app.invoke(answer, thread())
+    down = False
+    assert app.invoke(None, thread())["log"] == ["question", "edit", "answer second"]
 
 
 def test_pending_writes_are_ordered_by_task_path(call: Driver) -> None:
