@@ -46,6 +46,7 @@ class _Fault:
     path: str
     short: int
     after: int
+    times: int
     left: int
 
 
@@ -99,7 +100,12 @@ class CrashVfs(Vfs):
             times: calls that fail then.
             short: for `pwrite`, bytes that go out before it fails.
         """
-        self._faults.append(_Fault(call, error, path, short, after, times))
+        self._faults.append(_Fault(call, error, path, short, after, times, times))
+
+    @property
+    def failed(self) -> bool:
+        """Whether any fault that was asked for came up."""
+        return any(fault.left < fault.times for fault in self._faults)
 
     def heal(self) -> None:
         """Drop all faults."""

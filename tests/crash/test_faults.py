@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from errno import EDQUOT, EFBIG, EIO, ENOSPC
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from ckptstore import CkptStoreError, LaneName, Store
-from ckptstore.errors import DurabilityUnknownError, NoSpaceError, StorePoisonedError
+from ckptstore.errors import DurabilityUnknownError, NoSpaceError, StorageIOError, StorePoisonedError
 from ckptstore.testing.crashfs import CrashVfs, write_image
 from tests.crash.programs import LEVELS, Call, Level, State, after, assert_prefix, opened, program, run, seen, states
 
@@ -301,6 +303,17 @@ def test_a_short_write_is_continued(running: Running, monkeypatch: pytest.Monkey
     assert _reopened(path) == after(EXPECTED[-1], MORE)
 
 
+def test_a_short_read_is_continued(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may read less than it was asked to, and the rest when it is asked again."""
+    path, _, store = running
+    store.close()
+    real = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, length, offset: real(fd, min(length, 7), offset))
+    assert _reopened(path) == EXPECTED[-1]
+    shutil.rmtree(path / "index")
+    assert _reopened(path) == EXPECTED[-1]
+
+
 def test_a_disk_that_fills_again_and_again(tmp_path: Path) -> None:
     """Every third write to a segment fails somewhere; what was acknowledged stays, what was refused never appears."""
     fs = CrashVfs(tmp_path / "store")
@@ -349,7 +362,7 @@ def test_a_read_error_is_not_remembered(running: Running) -> None:
     store.close()
     with opened(path, vfs=fs, cache_bytes=0) as again:
         fs.fail("pread", EIO, path="segments/*")
-        with pytest.raises((CkptStoreError, OSError)):
+        with pytest.raises(StorageIOError):
             again.get(LaneName("a"))
         assert seen(again) == EXPECTED[-1]
         run(again, MORE)
@@ -370,10 +383,52 @@ def test_an_open_that_fails_leaves_the_store_as_it_was(running: Running) -> None
     store.close()
     for call in ("open", "pread", "read_file", "fdatasync"):
         fs.fail(call, EIO)
-        with pytest.raises((CkptStoreError, OSError)), opened(path, vfs=fs):
+        with pytest.raises(StorageIOError, match="could not be opened"), opened(path, vfs=fs):
             pass
         fs.heal()
         assert _reopened(path) == EXPECTED[-1]
+
+
+# How many calls to let through from one fault to the next.
+STEPS = {
+    "pread": 61,
+    "pwrite": 7,
+    "open": 5,
+    "read_file": 2,
+    "fdatasync": 2,
+    "truncate": 1,
+    "rename": 1,
+    "unlink": 2,
+    "sync_folder": 2,
+}
+
+
+@pytest.mark.parametrize("call", STEPS)
+@pytest.mark.parametrize("index", ["kept", "lost"])
+def test_an_error_anywhere_in_an_open_a_read_or_a_compaction_is_one_of_ours(tmp_path: Path, call: str, index: str) -> None:
+    """And costs nothing: once the disk works again everything is there."""
+    calls = program(9, 40)
+    with opened(tmp_path / "store") as store:
+        for item in calls:
+            run(store, item)
+    hit = 0
+    while True:
+        path = tmp_path / f"copy {hit}"
+        shutil.copytree(tmp_path / "store", path, ignore=shutil.ignore_patterns("index") if index == "lost" else None)
+        fs = CrashVfs(path)
+        fs.fail(call, EIO, after=hit * STEPS[call])
+        with suppress(CkptStoreError), opened(path, vfs=fs, cache_bytes=0) as store:
+            assert seen(store) == states(calls)[-1]
+            store.compact()
+            run(store, MORE)
+        if not fs.failed:
+            break
+        hit += 1
+        fs.heal()
+        found = _reopened(path)
+        found.pop(MORE.thread, None)
+        assert found == states(calls)[-1]
+    assert hit
 
 
 @pytest.mark.parametrize("level", LEVELS)

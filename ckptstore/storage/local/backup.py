@@ -14,7 +14,6 @@ written to the store that was backed up, for the same.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -32,14 +31,12 @@ from ckptstore.errors import (
     ForeignSegmentError,
     FormatVersionError,
     LockTimeoutError,
-    NoSpaceError,
     NotAStoreError,
-    NotWritableError,
-    StorageIOError,
 )
 from ckptstore.progress import Progress
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local.checking import hold, void_in
+from ckptstore.storage.local.failures import told
 from ckptstore.storage.local.frames import get_end
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.index.kinds import KINDS, keep_kind, kept_kind
@@ -113,7 +110,7 @@ class _Manifest(NamedTuple):
 def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS, progress: Progress | None = None) -> BackupReport:
     """Bring a backup up to date, or make one; see `ckptstore.backup`."""
     layout = Layout(destination)
-    try:
+    with told(f"backup to {destination}"):
         destination.parent.mkdir(parents=True, exist_ok=True)
         vfs.mkdir(destination)
         # Before the lock is made, too: a folder that is refused stays as it is.
@@ -131,8 +128,6 @@ def backup(storage: LocalStorage, destination: Path, vfs: Vfs = OS, progress: Pr
                     assert end is not None
                     held = log.in_order(void_in(log, view))
                 return _Backup(log, held, end, layout, old, vfs, progress).run(whole=not storage._live().private)
-    except OSError as error:
-        raise _failure(error, f"backup to {destination}") from None
 
 
 class _Backup:
@@ -303,7 +298,7 @@ def restore(source: Path, path: Path, vfs: Vfs = OS, progress: Progress | None =
     if path.is_symlink() or (path.exists() and (not path.is_dir() or os.listdir(path))):
         raise StoreExistsError(f"{path} exists: restore to another path, or move it away")
     beside = path.with_name(f".{path.name}.restoring")
-    try:
+    with told(f"restore to {path}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         vfs.mkdir(beside)
         with _locked(beside / "LOCK", f"{path} is being restored by another process"):
@@ -312,8 +307,6 @@ def restore(source: Path, path: Path, vfs: Vfs = OS, progress: Progress | None =
             vfs.point("restore:renamed")
             vfs.sync_folder(path.parent)
             return report
-    except OSError as error:
-        raise _failure(error, f"restore to {path}") from None
 
 
 def _restored(source: Path, manifest: _Manifest, beside: Path, vfs: Vfs, progress: Progress | None) -> RestoreReport:
@@ -471,14 +464,3 @@ def _locked(path: Path, busy: str) -> Iterator[None]:
         yield
     finally:
         lock.close()
-
-
-def _failure(error: OSError, what: str) -> Exception:
-    """What a caller is told of an error of the system."""
-    if isinstance(error, CkptStoreError):
-        return error
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return NoSpaceError(f"{what}: no space is left; what was there before is as it was")
-    if isinstance(error, PermissionError | NotADirectoryError) or error.errno == errno.EROFS:
-        return NotWritableError(f"{what}: {error.strerror}")
-    return StorageIOError(f"{what}: {error}")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -325,7 +325,8 @@ class Compactor:
         self._vfs.sync_folder(self._engine.layout.segments)
         self._segments.retire(old)
         self._vfs.point("compact:unlinked")
-        write_hint(self._segments, header.segment)
+        with suppress(CorruptionError, OSError):  # nothing depends on it
+            write_hint(self._segments, header.segment)
 
 
 def _references(lsn: int, entry: list[object]) -> Iterable[Ref]:

@@ -14,7 +14,6 @@ Commit, and what a kill at each point leaves behind (a power cut loses at most w
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import shutil
@@ -48,6 +47,7 @@ from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
 from ckptstore.storage.local.bulk import read_directories
 from ckptstore.storage.local.compaction import Compactor
+from ckptstore.storage.local.failures import NO_SPACE, told
 from ckptstore.storage.local.frames import FrameCache, get_end, get_location, is_published, put_end, put_location
 from ckptstore.storage.local.gate import Gate
 from ckptstore.storage.local.hints import write_hint
@@ -70,7 +70,6 @@ _PREFILL = 64 << 10
 # Seconds after which an fsync is worth a line in the log, as etcd does.
 _SLOW_FSYNC = 1.0
 _NOTHING = (b"", b"\0")
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 _Found = TypeVar("_Found", Frame, list[Entry])
@@ -309,8 +308,9 @@ class Engine:
     def _begin_session(self) -> None:
         """The index changes from here on: take the promise back that it matches CLEAN, before it does."""
         if self.layout.clean.exists():
-            self.layout.clean.unlink()
-            self.vfs.sync_folder(self.layout.index)
+            with told(f"a commit in {self.layout.root}"):
+                self.layout.clean.unlink()
+                self.vfs.sync_folder(self.layout.index)
         self._session_began = True
 
     def _append(self, resolve: Resolve) -> tuple[int, int]:
@@ -349,7 +349,7 @@ class Engine:
             self._take_back(written, begun)
             if isinstance(error, CkptStoreError):
                 raise
-            if error.errno in _NO_SPACE:
+            if error.errno in NO_SPACE:
                 raise self._no_space(error.strerror or str(error)) from None
             raise StorageIOError(
                 f"{self.layout.root}: a commit failed ({error}): the disk or its driver failed; nothing of this call was kept"
@@ -549,7 +549,8 @@ class Engine:
         """See `Storage.compact`."""
         if self._closed:
             raise StoreClosedError(f"{self.layout.root} is closed")
-        done = Compactor(self, self._index, timeout).run(survey, least_dead, stop)
+        with told(f"compaction of {self.layout.root}"):
+            done = Compactor(self, self._index, timeout).run(survey, least_dead, stop)
         self.activity.last_compaction_ms = time.time_ns() // 1_000_000
         return done
 

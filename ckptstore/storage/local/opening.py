@@ -29,6 +29,7 @@ from ckptstore.errors import (
 from ckptstore.options import StoreOptions
 from ckptstore.storage.local import format as fmt
 from ckptstore.storage.local import recovery
+from ckptstore.storage.local.failures import told
 from ckptstore.storage.local.frames import get_end
 from ckptstore.storage.local.index import IndexEnv, IndexIOError
 from ckptstore.storage.local.index.kinds import DEFAULT, KINDS, keep_kind, kept_kind
@@ -116,7 +117,8 @@ class _Opening:
         self._create_folder()
         self._lock = self._folder_lock()
         try:
-            self._open()
+            with told(f"{self.layout.root} could not be opened"):
+                self._open()
         except BaseException:
             self._lock.close()
             raise
