@@ -234,6 +234,40 @@ def test_a_reader_in_the_middle_of_a_list(tmp_path: Path) -> None:
         assert [item.id for item in listed] == [f"{number:02}" for number in range(38, -1, -1)]
 
 
+class _Busy(Vfs):
+    """As soon as compaction has begun a segment, and looks at which there are, others commit."""
+
+    meanwhile: Callable[[], object] | None = None
+    begun = False
+
+    def point(self, name: str) -> None:
+        self.begun = self.begun or name == "segment:created"
+
+    def listdir(self, path: Path) -> list[str]:
+        if self.begun and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return super().listdir(path)
+
+
+def test_others_fill_segments_as_soon_as_compaction_begins(tmp_path: Path) -> None:
+    """The segment that it began is full and has a successor when it looks at what is sealed: it leaves both alone."""
+    busy = _Busy()
+    chosen = StoreOptions(segment_bytes=SEGMENT, auto_compact=False)
+    with Store(LocalStorage(tmp_path / "store", chosen, busy), chosen) as store:
+        for number in range(12):
+            put(store, f"{number:02}", None, {"m": f"{number} " * 300})
+        store.prune("t")
+        busy.begun = False
+        busy.meanwhile = lambda: [put(store, f"{number:02}", None, {"m": os.urandom(800).hex()}) for number in range(12, 24)]
+        store.compact()
+        assert busy.meanwhile is None
+        assert ids(store) == [f"{number:02}" for number in range(23, 10, -1)]
+        assert store.verify().problems == []
+    with rebuilt(tmp_path / "store") as store:
+        assert ids(store) == [f"{number:02}" for number in range(23, 10, -1)]
+
+
 REMOVER = """
 import sys
 from ckptstore import LaneName

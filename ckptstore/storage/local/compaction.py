@@ -113,8 +113,10 @@ class Compactor:
             left = [old for old in header.replaces if old in replaced]
             if left:
                 self._repoint(header, self._locations(header), left)
+        # Others commit meanwhile: what was active may be full by now, and have successors. All of these stay out.
+        active = headers[end.segment].base_lsn
         return sorted(
-            (header for number, header in headers.items() if number not in replaced and number != end.segment),
+            (header for number, header in headers.items() if number not in replaced and header.base_lsn < active),
             key=lambda header: header.base_lsn,
         )
 
