@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from ckptstore.channels import UNSET, Channel, Overwrite, append, fold, keyed, remove
-from ckptstore.codec.inert import DELTA_SNAPSHOT, Inert, Opaque, UnreadableValueError, inert
+from ckptstore.codec.inert import DELTA_SNAPSHOT, MAX_DEPTH, Inert, Opaque, UnreadableValueError, inert
 from ckptstore.errors import CkptStoreError, ReducerError
 from ckptstore.inspect.looking import looking
 from ckptstore.inspect.masking import masked
@@ -31,6 +31,7 @@ INTERRUPT: Final = "__interrupt__"
 _REMOVE_ALL: Final = "__remove_all__"
 _ROLES: Final = ("human", "user", "ai", "assistant", "system")
 _COUNTERS: Final = "counters_since_delta_snapshot"
+_TOO_DEEP: Final = f"(deeper than the {MAX_DEPTH} levels that are shown)"
 
 # How a channel's value came about.
 STORED: Final = "stored"
@@ -185,7 +186,24 @@ def view_of(here: Opened, reference: Reference, *, unmask: bool = False, channel
 
 
 def _metadata(record: CheckpointRecord) -> Any:
-    return seen(record.metadata) if isinstance(record.metadata, tuple) else record.metadata
+    if isinstance(record.metadata, tuple):
+        return seen(record.metadata)
+    return {name: value if _is_shallow(value) else _TOO_DEEP for name, value in record.metadata.items()}
+
+
+def _is_shallow(value: Any) -> bool:
+    """Whether what shows and compares a value, by recursion, comes to its end."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _children(view: View, place: Place, problems: list[str]) -> list[str]:

@@ -304,6 +304,28 @@ def test_a_value_that_is_not_what_its_tag_says_is_no_crash(ckpt: Callable[..., A
     assert channel(found, "text")["value"]["$opaque"] == "msgpack"
 
 
+def test_metadata_nested_deeply_is_no_crash(ckpt: Callable[..., Any], tmp_path: Path) -> None:
+    deep: Any = 1
+    for _ in range(400):
+        deep = {"in": deep}
+    with ckptstore.open(tmp_path / "s") as store:
+        for id, parent in (("c1", None), ("c2", "c1")):
+            store.put_checkpoint(
+                ckptstore.LaneName("t"),
+                id,
+                parent,
+                skeleton={},
+                metadata={"deep": deep, "step": 1},
+                versions={},
+                values={},
+                changed=set(),
+                encode=lambda name, value: ("msgpack", value),
+            )
+    assert shown(ckpt, tmp_path / "s", "t")["metadata"] == {"deep": "(deeper than the 100 levels that are shown)", "step": 1}
+    for command in ("show", "log", "diff"):
+        assert ckpt(command, tmp_path / "s", "t").code == 0
+
+
 def test_nothing_of_an_application_is_loaded(folder: Path, chat: tuple[Path, dict[str, Any]]) -> None:
     import subprocess
 
