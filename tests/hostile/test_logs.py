@@ -15,6 +15,7 @@ import zstandard
 import ckptstore
 from ckptstore import CkptStoreError, LaneName, Store, channels
 from ckptstore.codec.records import Kind
+from ckptstore.errors import ForeignSegmentError
 from ckptstore.inspect.stats import store_report
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.layout import Layout, read_identity
@@ -103,6 +104,18 @@ def test_records_that_do_not_fit_are_damage(tmp_path: Path, monkeypatch: pytest.
         ckptstore.open(tmp_path / "store", read_only=True)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert ckptstore.verify(tmp_path / "store").problems
+
+
+@pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
+def test_a_segment_in_the_place_of_the_one_it_replaces(tmp_path: Path, use: Callable[[Path], None]) -> None:
+    tree = a_store(tmp_path / "made")
+    tree["segments"][0][0] = [7, 1, 0, [1]]
+    write_store(tree, tmp_path / "store")
+    segments = tmp_path / "store" / "segments"
+    (segments / f"{7:020d}.seg").rename(segments / f"{1:020d}.seg")
+    with pytest.raises(ForeignSegmentError):
+        ckptstore.open(tmp_path / "store")
+    use(tmp_path / "store")
 
 
 # -- hints -----------------------------------------------------------------------------------------------------------------

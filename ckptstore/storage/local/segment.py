@@ -80,10 +80,11 @@ class Segments:
         start = self.vfs.pread(self._fds[segment], 16, 0)
         try:
             length = fmt.segment_header_length(start)
-            replaced = fmt.decode_segment_header(self.vfs.pread(self._fds[segment], length, 0)).replaces
+            header = fmt.decode_segment_header(self.vfs.pread(self._fds[segment], length, 0))
         except (CorruptionError, FormatVersionError):
             return  # said when the segment is opened or read
-        self._bury(replaced)
+        if header.segment == segment:  # one that was renamed may list its own number; said when it is opened
+            self._bury(header.replaces)
 
     def retire(self, numbers: Iterable[int]) -> None:
         """Stop using segments that were replaced."""
