@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_no_input_breaks_a_decoder() -> None:
     """In a process of its own, whose memory is bounded. The seed is another one each time and is in the output of a failure."""
     ended = subprocess.run(
-        [sys.executable, "-m", "tests.hostile.fuzzing", "--seconds", "8"], cwd=ROOT, capture_output=True, text=True, timeout=300
+        [sys.executable, "-m", "tests.hostile.fuzzing", "--seconds", "8"], cwd=ROOT, capture_output=True, text=True, timeout=400
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
 
