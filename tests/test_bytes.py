@@ -16,6 +16,9 @@ from langgraph.checkpoint.ckptstore import CkptSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 
+import ckptstore
+from tests.helpers import checkpoint, config
+
 CONFIG: Any = {"configurable": {"thread_id": "chat"}}
 # Common words, so that texts compress as chat does.
 WORDS = """
@@ -202,6 +205,29 @@ def test_a_large_input_is_stored_about_once(tmp_path: Path, schema: Any) -> None
         assert app(schema, saver).get_state(CONFIG).values["log"] == [text]
     log = sum(path.stat().st_size for path in (tmp_path / "s" / "segments").glob("*.seg"))
     assert packs_to < log < 1.25 * packs_to
+
+
+def test_200_turns_pruned_to_the_last_and_compacted(tmp_path: Path) -> None:
+    """Whole values put by hand: the head reads the same, and neither the bytes nor the blocks of the disk are more than 64 KB."""
+    rng = random.Random(4)
+    messages: list[str] = []
+    with CkptSaver(tmp_path / "s", durability="process") as saver:
+        at: Any = config()
+        for turn in range(200):
+            messages.append(say(rng))
+            at = saver.put(
+                at, checkpoint(f"{turn:04}", {"messages": messages}, {"messages": turn + 1}), {"step": turn}, {"messages": turn + 1}
+            )
+            saver.put_writes(at, [("messages", [messages[-1]])], f"task {turn}")
+        before = saver.get_tuple(config())
+        report = saver.store.prune(ckptstore.RetentionPolicy(keep_last=1))
+        assert report.removed == 199
+        saver.store.compact()
+    files = [tmp_path / "s", *(tmp_path / "s").rglob("*")]
+    assert sum(path.stat().st_size for path in files) <= 64 << 10
+    assert sum(path.stat().st_blocks * 512 for path in files) <= 64 << 10
+    with CkptSaver(tmp_path / "s") as saver:
+        assert saver.get_tuple(config()) == before
 
 
 @pytest.mark.parametrize("name", ["bytes", "growth"])

@@ -605,9 +605,15 @@ class Engine:
                 self._seal(patience)
         alone = self._lock.try_exclusive()
         try:
-            if alone and self._session_began and self._private is None and not self._page.poisoned:
+            clean = alone and self._session_began and self._private is None and not self._page.poisoned
+            if clean:
                 self._leave_clean()
-            self._index.close()
+            self._index.close(last=clean)
+            if clean:
+                # What only serves those who are inside at once. Whoever opens the folder makes them anew, and nobody can until LOCK is free.
+                for path in (self.layout.shared, self.layout.index / "COMPACT"):
+                    with contextlib.suppress(OSError):
+                        path.unlink(missing_ok=True)
         finally:
             self._page.close()
             self.segments.close()
@@ -638,7 +644,7 @@ class Engine:
             self.vfs.write_file(self.layout.clean, json.dumps(facts).encode())
 
     def _trim(self, owner: dict[str, Any]) -> None:
-        """Pack a small index that has grown since it was last packed, into the next epoch.
+        """Pack a small index that has grown since it was last packed, into a new epoch.
 
         A kill before OWNER names the new epoch leaves the old one in force, whole; one after it finds the new one whole. What is left
         over is deleted at the next rebuild or trim.
@@ -648,25 +654,30 @@ class Engine:
         grown = size >= max(_TRIM_FROM, owner.get("packed", 0) * 5 // 4)
         if size > _TRIM_TO or not (grown or compacted):
             return
-        folder = self.layout.epoch(self._epoch + 1)
-        shutil.rmtree(folder, ignore_errors=True)
+        source: IndexEnv = self._index
         if compacted:
             # What compaction took out of the log leaves marks in the index; an index of the log as it is now has none.
-            packed: IndexEnv = KINDS[self._index.kind](folder)
+            source = KINDS[self._index.kind](self._next_epoch())
             headers, _ = recovery.sweep(self.segments)
-            if fill(packed, self.segments, headers, 0).segment != headers[-1].segment:
+            if fill(source, self.segments, headers, 0).segment != headers[-1].segment:
                 recovery.set_aside(self.segments, headers[-1])
-        else:
-            packed = self._index.copy_packed(folder)
+        packed = source.copy_packed(self._next_epoch())
+        if source is not self._index:
+            source.close()
         self._index.close()
         self._index = packed
-        self._epoch += 1
         data = packed.data_file().stat()
         self.vfs.point("close:packed")
         write_json(self.layout.owner, {**owner, "epoch": self._epoch, "file": [data.st_dev, data.st_ino], "packed": data.st_size})
         for number in self.layout.epochs():
             if number != self._epoch:
                 shutil.rmtree(self.layout.epoch(number), ignore_errors=True)
+
+    def _next_epoch(self) -> Path:
+        self._epoch += 1
+        folder = self.layout.epoch(self._epoch)
+        shutil.rmtree(folder, ignore_errors=True)
+        return folder
 
     def release_locks(self) -> None:
         """In a forked child: drop our share of the locks. Closing is enough; unlocking would unlock the parent."""

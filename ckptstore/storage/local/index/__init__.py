@@ -58,7 +58,13 @@ class IndexEnv(Protocol):
         """Make the index durable, for CLEAN; the caller syncs the folder. Nobody else may have it open."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, last: bool = False) -> None:
+        """Give it up.
+
+        Args:
+            last: nobody else has it open, and nobody can get in: what only serves sharing may go.
+        """
+        ...
 
 
 class IndexFullError(Exception):

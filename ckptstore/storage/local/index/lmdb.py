@@ -248,10 +248,13 @@ class LmdbIndex:
         except lmdb.Error as error:
             raise _failure(error) from error
 
-    def close(self) -> None:
+    def close(self, *, last: bool = False) -> None:
         # A transaction that is open in another thread would be pulled away under its reader.
         with self._gate.alone(_PATIENCE):
             self._env.close()
+        if last:
+            # Slots of readers and a mutex: of use only to those who have it open at once. Its 64 KB are more than a small store holds.
+            (self._folder / "lock.mdb").unlink(missing_ok=True)
 
 
 def _failure(error: lmdb.Error) -> IndexIOError:

@@ -321,7 +321,7 @@ class SqliteIndex:
         finally:
             self._pool.resume()
 
-    def close(self) -> None:
+    def close(self, *, last: bool = False) -> None:
         self._pool.close()
 
     def pause(self) -> None:
