@@ -2,8 +2,9 @@
 
 Each limit that a policy sets removes what is beyond it. These stay, whatever it says: threads that are pinned; the head of each
 namespace; a checkpoint that waits (its run was interrupted or broke off, so a resume needs the writes on it), and the checkpoints of the
-enclosing graphs that such a one names; and for each checkpoint of the root that stays, the newest one of each subgraph that names it. Only
-a thread that was idle for too long goes whole, and only if nothing in it waits.
+enclosing graphs that such a one names; and for each checkpoint of the root that stays, the newest one of each subgraph that names it. The
+root checkpoint that the head of a finished subgraph names may go: graphs that open a namespace for each call would keep all of them. Only a
+thread that was idle for too long goes whole, and only if nothing in it waits.
 
 What to remove is planned in a view, without a lock, thread by thread. The commit that removes it looks again: what became the head
 meanwhile, or got writes, stays. A survivor that loses ancestors gets a history record in that commit (removal.py), so every checkpoint

@@ -492,6 +492,19 @@ def test_a_waiting_subgraph_keeps_what_it_names(tmp_path: Path) -> None:
         assert ids(store, ns="below") == ["z", "y"]
 
 
+def test_a_finished_subgraph_keeps_its_head_and_not_the_root_checkpoint_it_names(tmp_path: Path) -> None:
+    """Each call of a subgraph may have a namespace of its own: kept for their sake, root checkpoints would never go."""
+    with open_at(tmp_path / "store", auto_compact=False) as store:
+        chain(store, 6)
+        below = LaneName("t", "below:1")
+        put(store, "x", None, {"m": 1}, lane=below, metadata={"parents": {"": "002"}})
+        put(store, "y", "x", {"m": 2}, lane=below, metadata={"parents": {"": "002"}})
+        store.prune(RetentionPolicy(keep_last=1))
+        assert ids(store) == ["005"]
+        assert ids(store, ns="below:1") == ["y"]
+        assert values(store, "y", below) == {"m": 2}
+
+
 # -- in the background --------------------------------------------------------------------------------------------------------
 
 
