@@ -72,8 +72,9 @@ from ckptstore.options import StoreOptions
 from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, salvage, verify
 from ckptstore.thread import Change, Checkpoint, Thread
 from ckptstore.upkeep.erasure import CopiesRemainError
-from ckptstore.upkeep.retention import PruneReport, RetentionPolicy, Sweeper, ThreadPrune
+from ckptstore.upkeep.policy import PruneReport, RetentionPolicy, ThreadPrune
 from ckptstore.upkeep.salvage import SalvageReport
+from ckptstore.upkeep.sweeper import Sweeper
 from ckptstore.upkeep.verify import Problem, VerifyReport
 
 __version__ = "0.1.0"

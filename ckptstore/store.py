@@ -31,9 +31,10 @@ from ckptstore.storage.local.vfs import OS
 from ckptstore.storage.memory import MemoryStorage
 from ckptstore.thread import Schema, Thread, agreed_schema
 from ckptstore.upkeep import compaction, erasure, removal, retention
-from ckptstore.upkeep.retention import PruneReport, RetentionPolicy, Sweeper
+from ckptstore.upkeep.policy import PruneReport, RetentionPolicy
 from ckptstore.upkeep.salvage import SalvageReport
 from ckptstore.upkeep.salvage import salvage as save_what_is_whole
+from ckptstore.upkeep.sweeper import Sweeper
 from ckptstore.upkeep.verify import VerifyReport, verify_log, verify_view
 
 DEFAULT_SNAPSHOT_FREQUENCY = 10

@@ -22,8 +22,8 @@ from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.layout import Layout
 from ckptstore.store import Store, backup, restore, salvage
 from ckptstore.upkeep.erasure import CopiesRemainError
-from ckptstore.upkeep.retention import PruneReport as PruneReport
-from ckptstore.upkeep.retention import RetentionPolicy
+from ckptstore.upkeep.policy import PruneReport as PruneReport
+from ckptstore.upkeep.policy import RetentionPolicy
 from ckptstore.upkeep.salvage import SalvageReport
 
 
