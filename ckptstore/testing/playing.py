@@ -326,12 +326,38 @@ class RunsMachine(RuleBasedStateMachine):
         hold: bool,
     ) -> None:
         """The tasks that are left finish, and the run stores the child, perhaps before their writes."""
+        self.superstep(self.runs[number % len(self.runs)], writes, snapshots, cleared, text, low, run_id, hold)
+
+    @precondition(lambda self: self.runs)
+    @rule(
+        number=PICK,
+        steps=st.lists(st.lists(WRITES, min_size=3, max_size=3), min_size=2, max_size=6),
+        run_id=st.none() | st.sampled_from(RUNS),
+    )
+    def march(self, number: int, steps: Sequence[Sequence[Writes]], run_id: str | None) -> None:
+        """Several supersteps in a row, so that there is a past to keep."""
         run = self.runs[number % len(self.runs)]
+        for writes in steps:
+            if not self.superstep(run, writes, run_id=run_id):
+                return
+
+    def superstep(
+        self,
+        run: Run,
+        writes: Sequence[Writes],
+        snapshots: Sequence[str] = (),
+        cleared: bool = False,
+        text: str = "",
+        low: bool = False,
+        run_id: str | None = None,
+        hold: bool = False,
+    ) -> bool:
+        """Whether the run goes on."""
         for task, items in zip(self.todo(run), writes, strict=False):
             if hold and run.writer is not None:
                 run.held.append(self.batch(run, task, items or NOTHING))
             elif not self.task(run, task, items or NOTHING):
-                return
+                return False
         lane, at = self.lane(run.thread, run.ns), run.at.id
         newest = [numbers[-1] for numbers in run.own.values()]
         mine = [number for numbers in run.own.values() for number in numbers]
@@ -357,10 +383,11 @@ class RunsMachine(RuleBasedStateMachine):
         )
         if self.is_unclear(run, put, mine + found) or not self.do(put):
             self.drop(run)
-            return
+            return False
         self.late += [call._replace(late_for=id) for call in run.held]
         run.at, run.own, run.taken, run.held = put, run.ahead, {}, []
         run.next_id, run.ahead, run.siblings = None, {}, frozenset()
+        return True
 
     def is_unclear(self, run: Run, put: Put, known: Sequence[int]) -> bool:
         """Whether time alone would decide what made a checkpoint."""
