@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from langgraph.checkpoint.ckptstore.testing import Report, SaverMachine, fuzz_saver
+from langgraph.checkpoint.ckptstore.testing import Report, SaverMachine, SaverViolation, fuzz_saver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from ckptstore.errors import CkptStoreError, InvalidArgumentError
@@ -63,6 +63,18 @@ def test_a_fault_is_found_and_its_program_is_short_and_fails_alike(
         run(report.script, tmp_path)
     if make not in (broken.AsyncOnly, broken.async_only):
         run(report.script.replace(f"import {make.__name__}", f"import Sound as {make.__name__}"), tmp_path)
+
+
+class Faulty(SaverMachine):
+    def make_saver(self) -> Any:
+        return broken.LosesPaths()
+
+
+def test_the_test_case_of_a_machine_fails_with_the_small_program() -> None:
+    with pytest.raises(SaverViolation, match="writes\\n") as raised:
+        Faulty.TestCase("runTest").debug()
+    assert len(raised.value.failure.program) <= 4
+    assert "import Faulty\n" in str(raised.value)
 
 
 def test_nothing_is_found_in_a_sound_saver_of_another_kind() -> None:

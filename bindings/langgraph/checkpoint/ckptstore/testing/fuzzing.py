@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import unittest
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from hypothesis import HealthCheck, Phase, Verbosity, seed, settings
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis import seed as hypothesis_seed
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
@@ -42,8 +45,12 @@ class SaverViolation(Violation):
         self.failure = failure
         self._maker = maker
 
+    @property
+    def script(self) -> str:
+        return script(self.failure, self._maker, self.failure.symptom)
+
     def __str__(self) -> str:
-        return f"{self.failure.symptom}\n\n{script(self.failure, self._maker, self.failure.symptom)}"
+        return f"{self.failure.symptom}\n\n{self.script}"
 
 
 @dataclass(kw_only=True)
@@ -106,6 +113,11 @@ class SaverMachine(machine.SaverMachine):
     def make_saver(self) -> Any:
         """A new, empty saver, or a context manager, sync or async, of one."""
         raise NotImplementedError
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        # hypothesis' own would make programs small for minutes where `reduced` takes a second.
+        cls.TestCase = type(f"{cls.__name__}TestCase", (SaverTestCase,), {"machine": cls})  # type: ignore[assignment]
 
     @classmethod
     def maker(cls) -> Maker:
@@ -178,6 +190,18 @@ class SaverMachine(machine.SaverMachine):
         super().teardown()
 
 
+class SaverTestCase(unittest.TestCase):
+    """Runs a machine's programs; `settings` may be set as for any hypothesis state machine."""
+
+    machine: ClassVar[type[SaverMachine]]
+    settings: ClassVar[settings] = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+    def runTest(self) -> None:
+        violation = _search(self.machine, self.settings)
+        if violation is not None:
+            raise violation
+
+
 class Report(NamedTuple):
     """What `fuzz_saver` did and found."""
 
@@ -237,19 +261,27 @@ def fuzz_saver(
     opened = OpenSaver(make_saver)
     saver = type(opened.saver)
     opened.close()
-    session = Fuzzed().new_session()
-    session.driver.close()
-    failure = _search(Fuzzed, examples, seed, steps, shrink=session.exact)
-    if failure is not None and not session.exact:
-        failure = reduced(failure, lambda program: _run(Fuzzed, program))
+    violation = _search(
+        hypothesis_seed(seed)(Fuzzed),
+        settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            database=None,
+            print_blob=False,
+            report_multiple_bugs=False,
+            verbosity=Verbosity.quiet,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
     return Report(
         f"{saver.__module__}.{saver.__qualname__}",
         Fuzzed.examples,
         Fuzzed.steps,
         seed,
         Fuzzed.missing(),
-        failure,
-        None if failure is None else script(failure, session.maker, failure.symptom),
+        None if violation is None else violation.failure,
+        None if violation is None else violation.script,
     )
 
 
@@ -258,24 +290,21 @@ def _maker(make_saver: MakeSaver) -> Maker:
     return Maker(f"from {module} import {name}", f"{name}()")
 
 
-def _search(fuzzed: type[SaverMachine], examples: int, first: int, steps: int, *, shrink: bool) -> Failure | None:
-    how = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        deadline=None,
-        database=None,
-        print_blob=False,
-        report_multiple_bugs=False,
-        verbosity=Verbosity.quiet,
-        phases=(Phase.generate, *([Phase.shrink] if shrink else [])),
-        suppress_health_check=tuple(HealthCheck),
-    )
-    try:
-        run_state_machine_as_test(seed(first)(fuzzed), settings=how)
-    except (SaverViolation, Flaky):
-        # A saver that answers now this and now that may pass when hypothesis tries the program again.
-        return fuzzed.failure
-    return None
+def _search(fuzzed: type[SaverMachine], how: settings) -> SaverViolation | None:
+    """The smallest violation found."""
+    session = fuzzed().new_session()
+    session.driver.close()
+    if not session.exact:
+        how = settings(how, phases=[phase for phase in how.phases if phase not in (Phase.shrink, Phase.explain)])
+    fuzzed.failure = None
+    # Flaky: a saver that answers now this and now that may pass when hypothesis tries the program again.
+    with suppress(SaverViolation, Flaky):
+        run_state_machine_as_test(fuzzed, settings=how)
+    failure: Failure | None = fuzzed.failure
+    if failure is None:
+        return None
+    # What others are asked makes sense in any subset. What `CkptSaver` is asked does not: there hypothesis makes the program small.
+    return SaverViolation(failure if session.exact else reduced(failure, lambda program: _run(fuzzed, program)), session.maker)
 
 
 def _run(fuzzed: type[SaverMachine], program: Program) -> Failure | None:
