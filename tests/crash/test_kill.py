@@ -113,6 +113,19 @@ def test_others_go_on_when_a_writer_is_killed(
         assert seen(store) == expected[-1]
 
 
+def test_the_number_of_a_segment_that_was_begun_in_vain_is_not_given_again(tmp_path: Path, killer: Killer) -> None:
+    """This process looked at the segment that a killed writer began; another one set it aside, and rotated anew."""
+    calls = program(2, 40)
+    with opened(tmp_path / "store", "process", cache_bytes=0) as store:
+        for call in calls[:2]:
+            run(store, call)
+        died = killer.run(tmp_path / "store", "process", seed=2, point="segment:created", nth=3, first=2, length=40)
+        assert died.status == -signal.SIGKILL
+        assert store.stats().segments > 3
+        killer.run(tmp_path / "store", "process", seed=2, first=died.acknowledged, length=40)
+        assert seen(store) == states(calls)[-1]
+
+
 @pytest.mark.parametrize("index", ["lmdb", "sqlite"])
 @pytest.mark.parametrize(("point", "nth"), CREATING)
 def test_killed_while_creating(tmp_path: Path, killer: Killer, point: str, nth: int, index: str) -> None:

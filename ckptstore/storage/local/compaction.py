@@ -200,7 +200,7 @@ class Compactor:
     def _reserve(self) -> int:
         """An id for the new segment, held by its temporary file."""
         with self._engine.commit_lock(self._timeout):
-            number = self._segments.next_number()
+            number = self._engine.new_segment_number()
             self._vfs.close(self._vfs.open(self._engine.layout.segments / f"{number:020d}.seg.tmp", create=True))
             return number
 

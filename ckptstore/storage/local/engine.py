@@ -385,8 +385,12 @@ class Engine:
         self._fsync(end.segment)
         self._page.raise_durable(end.next_lsn - 1)
         self.vfs.point("rotate:sealed")
-        header, chain, size = self.segments.create(self.segments.next_number(), end.next_lsn)
+        header, chain, size = self.segments.create(self.new_segment_number(), end.next_lsn)
         return End(header.segment, size, end.next_lsn, chain)
+
+    def new_segment_number(self) -> int:
+        """An id for a new segment; asked under the commit lock."""
+        return self._page.new_segment(self.segments.next_number())
 
     def _prefill(self, fd: int, segment: int, needed: int) -> None:
         """Extend the segment with zeros, a step at a time, before frames need the room (recovery.left_over)."""

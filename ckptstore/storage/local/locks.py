@@ -8,6 +8,7 @@ does not say who holds it. The same file is a page of memory that all processes 
     8   8  when it got the lock, unix ns
     16  8  durable LSN: everything up to it was fsynced
     24  1  an fsync failed: writes are refused
+    32  8  highest segment id that was given out since somebody was alone here
 """
 
 from __future__ import annotations
@@ -193,6 +194,15 @@ class SharedPage:
         """Set the page up; only whoever is alone in the folder."""
         self._page[:_PAGE] = b"\0" * _PAGE
         _LSN.pack_into(self._page, 16, durable)
+
+    def new_segment(self, least: int) -> int:
+        """An id for a new segment, under the commit lock: one that no segment of this session had, not even one that is gone.
+
+        A process may have a segment open that a killed writer began and others set aside. Under the same id another one would look like it.
+        """
+        number = max(least, int(_LSN.unpack_from(self._page, 32)[0]) + 1)
+        _LSN.pack_into(self._page, 32, number)
+        return number
 
     @property
     def poisoned(self) -> bool:
