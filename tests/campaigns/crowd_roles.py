@@ -21,6 +21,7 @@ from typing import NamedTuple
 import ckptstore
 from ckptstore import LaneName, Store
 from ckptstore.errors import DurabilityUnknownError, StorePoisonedError
+from ckptstore.options import IndexKind
 from ckptstore.storage.local import backup as local
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.vfs import Vfs
@@ -74,7 +75,7 @@ class Round(NamedTuple):
 
     path: Path
     level: Level
-    index_kind: str
+    index_kind: IndexKind
     seed: int
     kills: tuple[str, ...]
     """Patterns of points. Whoever passes the first one is killed there; then, whoever passes the next one."""
@@ -211,7 +212,7 @@ def back_up(page: Page, round: Round) -> None:
     """Back up over and over, and restore each backup to a folder of its own."""
     vfs = Deadly(page, round, 0)
     backup, restored = round.path.with_name("backup"), round.path.with_name("restored")
-    storage = LocalStorage(round.path, ckptstore.StoreOptions(lock_timeout=PATIENCE), vfs)
+    storage = LocalStorage(round.path, ckptstore.StoreOptions(lock_timeout=PATIENCE, index=round.index_kind), vfs)
     try:
         while not page[Page.STOP]:
             local.backup(storage, backup, vfs)
