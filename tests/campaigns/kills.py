@@ -39,7 +39,7 @@ def killed(killer: Killer, folder: Path, row: str, seed: int) -> bool:
     rng = random.Random(f"{row} {seed}")
     store, level, index = folder / "store", rng.choice(LEVELS), rng.choice(("lmdb", "sqlite"))
     # An index is packed at close when it is large, and a compaction needs something that is dead.
-    length = 400 if row == "close:packed" else 60 if row.startswith("compact:") else 24
+    length = 900 if row == "close:packed" else 60 if row.startswith("compact:") else 24
     nth = 1 if row.startswith(_ONCE) else rng.randint(1, 5 if row.startswith(("commit:", "fsync:")) else 2)
     if row.startswith(("restore:", "written:KIND", "renamed:KIND")):
         index = "sqlite"  # the kind of the index is noted where it is another than the default
