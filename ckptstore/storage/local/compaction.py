@@ -258,7 +258,7 @@ class Compactor:
             raise CorruptionError(
                 f"{self._engine.layout.segment(location.segment)}: the frame of LSN {lsn} at offset {location.offset} cannot be "
                 "read. This segment and its neighbours were not compacted, nothing was changed in them: `ckpt verify` "
-                "names all that is damaged"
+                "names all that is damaged, `ckpt salvage` makes a store of what is whole"
             )
 
     def _publish(self, written: _Written, group: list[fmt.SegmentHeader], surveyed: int) -> bool:
