@@ -71,11 +71,12 @@ from ckptstore.model import (
 from ckptstore.options import StoreOptions
 from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, salvage, verify
 from ckptstore.thread import Change, Checkpoint, Thread
+from ckptstore.upkeep.checker import Problem
 from ckptstore.upkeep.erasure import CopiesRemainError
 from ckptstore.upkeep.policy import PruneReport, RetentionPolicy, ThreadPrune
 from ckptstore.upkeep.salvage import SalvageReport
 from ckptstore.upkeep.sweeper import Sweeper
-from ckptstore.upkeep.verify import Problem, VerifyReport
+from ckptstore.upkeep.verify import VerifyReport
 
 __version__ = "0.1.0"
 

@@ -43,8 +43,8 @@ from ckptstore.model import CheckpointRecord, Consumed, LaneName, Origin, Ref, T
 from ckptstore.progress import Progress
 from ckptstore.storage import Storage, View
 from ckptstore.storage.catalog import CheckpointEntry, WritesEntry
+from ckptstore.upkeep.checker import CheckedLog, Checker, Problem, count_checkpoints
 from ckptstore.upkeep.removal import now_ms
-from ckptstore.upkeep.verify import CheckedLog, Checker, Problem, count_checkpoints
 
 MOST_LOST = 1000
 """Losses that a report names; the others are counted."""
