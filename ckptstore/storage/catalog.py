@@ -248,7 +248,11 @@ class Catalog:
     def live_ref(self, lane: int, id: str) -> tuple[int | None, Ref | None]:
         """(number of an id, where its record stands): the cheap half of `live_checkpoint`, for comparing."""
         number = self.number(lane, id)
-        return number, None if number is None else self.ref_of(lane, number)
+        value = None if number is None else self._kv.get(b"C" + _PAIR.pack(lane, number))
+        if value is None:
+            return number, None
+        lsn, ordinal, place = _PLACED.unpack_from(value)
+        return number, Ref(lsn, ordinal) if place else None
 
     def ref_of(self, lane: int, number: int) -> Ref | None:
         """Where the record of a live checkpoint stands."""
