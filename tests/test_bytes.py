@@ -230,7 +230,7 @@ def test_200_turns_pruned_to_the_last_and_compacted(tmp_path: Path) -> None:
         assert saver.get_tuple(config()) == before
 
 
-@pytest.mark.parametrize("name", ["bytes", "growth"])
+@pytest.mark.parametrize("name", ["bytes", "growth", "scale"])
 def test_the_tables_of_the_page_are_those_of_the_result_files(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root = Path(__file__).resolve().parent.parent
     monkeypatch.syspath_prepend(root / "bench")
