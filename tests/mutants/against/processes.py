@@ -66,11 +66,11 @@ MUTANTS = {
             OPENING,
             [
                 (
-                    "        while True:\n            if self._lock.try_exclusive():\n",
-                    "        while True:\n"
-                    "            if self._lock.owner() not in ('unknown', str(os.getpid())):\n"
-                    "                raise LockTimeoutError(self._lock.owner())\n"
-                    "            if self._lock.try_exclusive():\n",
+                    "        if self._lock.try_exclusive():\n            self._lock.name_owner()\n",
+                    '        if self._lock.owner() not in ("unknown", str(os.getpid())):\n'
+                    "            raise LockTimeoutError(self._lock.owner())\n"
+                    "        if self._lock.try_exclusive():\n"
+                    "            self._lock.name_owner()\n",
                 )
             ],
             by=["test_another_process_opens_while_the_first_lives_and_after_it_was_killed"],
@@ -230,6 +230,22 @@ MUTANTS = {
             ENGINE,
             [('args=(interval,), name="ckptstore-sync", daemon=True)', 'args=(interval,), name="ckptstore-sync", daemon=False)')],
             by=["test_a_process_with_an_unclosed_saver_exits[interval]"],
+        ),
+    ],
+    "An await that is cancelled": [
+        Mutant(
+            "threads-left-behind",
+            "each async put leaves a thread behind",
+            SAVER,
+            [
+                (
+                    "        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)\n",
+                    "        threading = __import__('threading')\n"
+                    "        threading.Thread(target=threading.Event().wait, args=(60,), daemon=True).start()\n"
+                    "        return await asyncio.to_thread(self.put, config, checkpoint, metadata, new_versions)\n",
+                )
+            ],
+            by=["test_awaits_that_time_out"],
         ),
     ],
     "Waiting puts do not pile up": [

@@ -234,4 +234,21 @@ MUTANTS = {
             by=["test_a_value_above_the_limit_is_named_with_thread_channel_and_size"],
         ),
     ],
+    "Whatever bytes stand in the log": [
+        Mutant(
+            "claims-believed",
+            "memory is taken for what a compressed body only claims to hold",
+            "ckptstore/codec/compression.py",
+            [("    if raw_length > len(body) << 15:\n", "    if raw_length < 0:\n")],
+            by=["test_a_body_that_claims_more_than_it_can_hold_takes_no_memory"],
+        ),
+    ],
+    "A backup that somebody else made": [
+        Mutant(
+            "any-file-restored",
+            "a restore takes whatever files a backup names",
+            "ckptstore/storage/local/backup.py",
+            [('            raise ValueError("it names what no backup holds")\n', "            pass\n")],
+        ),
+    ],
 }

@@ -169,10 +169,10 @@ MUTANTS = {
             ENGINE,
             [
                 (
-                    "        if self.layout.clean.exists():\n"
-                    "            self.layout.clean.unlink()\n"
-                    "            self.vfs.sync_folder(self.layout.index)\n",
-                    "",
+                    "                self.layout.clean.unlink()\n"
+                    "                self.vfs.sync_folder(self.layout.index)\n"
+                    "        self._session_began",
+                    "                pass\n        self._session_began",
                 )
             ],
             by=["test_clean_is_gone_before_the_first_write_of_a_session"],
@@ -219,8 +219,8 @@ MUTANTS = {
         Mutant(
             "only-enospc-is-no-space",
             "a quota or a file size limit is not taken for a full disk",
-            ENGINE,
-            [("_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)", "_NO_SPACE = (errno.ENOSPC,)")],
+            "ckptstore/storage/local/failures.py",
+            [("NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)", "NO_SPACE = (errno.ENOSPC,)")],
             by=["test_no_space_keeps_nothing_of_the_call_and_everything_else"],
         ),
         Mutant(
@@ -337,6 +337,15 @@ MUTANTS = {
                 ),
             ],
             by=["test_killed_in_the_middle_of_a_step"],
+        ),
+    ],
+    "An error of the disk in an open": [
+        Mutant(
+            "errors-of-the-system",
+            "an error of the system is raised as it is",
+            "ckptstore/storage/local/failures.py",
+            [("        if isinstance(error, CkptStoreError):\n            raise\n", "        raise\n")],
+            by=["test_an_error_anywhere_in_an_open_a_read_or_a_compaction_is_one_of_ours"],
         ),
     ],
     "A wall clock that jumps by years": [
