@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tests.mutants.against import branches, processes, reading, removing, survival, upkeep
+from tests.mutants.against import branches, hostile, processes, reading, removing, survival, upkeep
 from tests.mutants.mutant import Mutant
 
 MUTANTS: Final[Mapping[str, Sequence[Mutant]]] = {
@@ -15,4 +15,5 @@ MUTANTS: Final[Mapping[str, Sequence[Mutant]]] = {
     **removing.MUTANTS,
     **upkeep.MUTANTS,
     **processes.MUTANTS,
+    **hostile.MUTANTS,
 }
