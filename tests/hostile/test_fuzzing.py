@@ -11,6 +11,8 @@ import pytest
 from tests.hostile.fuzzing import Campaign
 from tests.hostile.targets import TARGETS
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the memory of a process is bounded as Linux does it")
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
