@@ -401,10 +401,11 @@ def recovery_seeds() -> list[Tree]:
 
 
 def build_store(tree: Tree) -> Tree:
-    """Sealed once before, so that a tree that is no input is told from an error."""
+    """A store of these segments, sealed once before, so that a tree that is no input is told from an error."""
+    whole = {**small_stores()[0], "segments": tree}
     with tempfile.TemporaryDirectory(prefix="ckptstore-hostile-") as root:
-        write_store(tree, Path(root) / "s")
-    return tree
+        write_store(whole, Path(root) / "s")
+    return whole
 
 
 TARGETS = [
@@ -420,8 +421,8 @@ TARGETS = [
     Target("identity", build_json, read_identity_file, identity_seeds),
     Target("backup", build_backup, read_backup, backup_seeds),
     Target("recovery", build_recovery, read_recovery, recovery_seeds),
-    Target("store", build_store, use_tree, lambda: [small_stores()[0]], 6),
-    Target("compacted store", build_store, use_tree, lambda: [small_stores()[1]], 6),
+    Target("store", build_store, use_tree, lambda: [small_stores()[0]["segments"]], 6),
+    Target("compacted store", build_store, use_tree, lambda: [small_stores()[1]["segments"]], 6),
 ]
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
