@@ -15,7 +15,7 @@ import zstandard
 import ckptstore
 from ckptstore import CkptStoreError, LaneName, Store, channels
 from ckptstore.codec.records import Kind
-from ckptstore.errors import ForeignSegmentError
+from ckptstore.errors import CorruptionError, ForeignSegmentError
 from ckptstore.inspect.stats import store_report
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.layout import Layout, read_identity
@@ -198,3 +198,11 @@ def test_frames_are_found_again(tmp_path: Path) -> None:
     assert frame_trees(segment.read_bytes()) == tree["segments"][0][1]
     with ckptstore.open(tmp_path / "store") as store:
         assert [info.thread for info in store.threads()] == ["t"]
+
+
+def test_a_log_that_begins_before_its_first_number_is_damage(tmp_path: Path) -> None:
+    tree = a_store(tmp_path / "made")
+    tree["segments"][0][0][1] = 0
+    write_store(tree, tmp_path / "store")
+    with pytest.raises(CorruptionError):
+        ckptstore.open(tmp_path / "store")

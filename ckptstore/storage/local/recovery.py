@@ -120,7 +120,7 @@ def replay(
     """
     end = End(0, 0, expected, 0)
     for index, header in enumerate(headers):
-        if header.base_lsn < expected and index == len(headers) - 1 and not header.replaces:
+        if header.base_lsn < expected and 0 < index == len(headers) - 1 and not header.replaces:
             break  # begun by a commit that was never published; others went on in the segment before
         if header.base_lsn != expected:
             raise CorruptionError(
