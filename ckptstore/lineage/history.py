@@ -25,6 +25,9 @@ from ckptstore.model import Ref, Typed, WritesRecord
 from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
 
+_MARKS = frozenset({"__no_writes__", "__return__", "__start__"})
+_TRIGGER = "branch:to:"
+
 
 class WriteItem(NamedTuple):
     """One write of a channel, in replay order."""
@@ -254,7 +257,8 @@ _REPLAY_ORDER = itemgetter(0, 1, 2, 3)
 def history_channels(view: View, lane: int, start: CheckpointEntry) -> list[str]:
     """Channels of which a survivor needs the past when its ancestors go.
 
-    Those that have a version and no value, and those that writes on its path touch and it holds no value of.
+    Those that have a version and no value, and those that writes on its path touch and it holds no value of. Not LangGraph's marks and
+    triggers, which are gone with their step: nobody rebuilds one.
     """
     table = read_record(view, start.ref).table
     wanted = {channel for channel, slot in table.items() if slot.value is None}
@@ -275,4 +279,8 @@ def history_channels(view: View, lane: int, start: CheckpointEntry) -> list[str]
         if parent is None:
             break
         entry = parent
-    return sorted(channel for channel in wanted if channel not in table or table[channel].value is None)
+    return sorted(
+        channel
+        for channel in wanted
+        if (channel not in table or table[channel].value is None) and channel not in _MARKS and not channel.startswith(_TRIGGER)
+    )

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from ckptstore.codec.compression import compress
+from ckptstore.codec.names import id_text
 from ckptstore.codec.patch import diff
 from ckptstore.codec.records import (
     HEADER,
@@ -26,6 +27,7 @@ from ckptstore.codec.records import (
     checkpoint_refs,
     encode_meta,
     encode_patched_value,
+    encode_tombstone,
     encode_value,
     history_refs,
     id_hash,
@@ -48,6 +50,8 @@ _WORTH_SHARE = 0.5
 _TOLD_EVERY = 256
 # A deleted thread's ids are remembered for at most so long (options.late_window), in ms.
 _LATE_MS = 366 * 86_400_000
+# A run that is still going may name a removed checkpoint as its parent, and has to be told of the loss: one of the newest, and soon.
+_REMEMBERED, _REMEMBERED_MS = 32, 7 * 86_400_000
 
 
 def compact(
@@ -196,8 +200,15 @@ class Liveness:
         if entry[0] == Kind.VALUE and ref in self._anew and ref not in needed:
             return self._encoded_anew(ref)
         if not self._lives(ref, entry, oldest) and ref not in needed:
-            return None
+            return self._remembered(entry) if entry[0] == Kind.TOMBSTONE else None
         return kept(entry, frame.stored(ref.ordinal))
+
+    def _remembered(self, entry: Entry) -> Encoded | None:
+        """What is left of a tombstone that is needed for nothing else: the newest of the checkpoints that it removed from a lane."""
+        scope, number, when, hashes, _dead, head, _spent = entry[HEADER:]
+        if scope == THREAD_SCOPE or number not in self._lanes or self._now - when >= _REMEMBERED_MS:
+            return None
+        return encode_tombstone(scope, number, when, hashes[-16 * _REMEMBERED :], (), None if head is None else id_text(head))
 
     def _lives(self, ref: Ref, entry: Entry, oldest: bool) -> bool:
         kind, fields = Kind(entry[0]), entry[HEADER:]
@@ -224,7 +235,7 @@ class Liveness:
 
         Of a lane: while it says what the head is, records that it removed may be left, or batches that it marked; or while a live
         checkpoint names one of its ids as parent and has no history record: that walk has to know of a loss. Of a thread: while older
-        records may be left. Of both: while late calls may name its ids.
+        records may be left, or late calls may name its ids.
         """
         scope, number, when, hashes, _dead, _head, spent = fields
         if scope != THREAD_SCOPE:
@@ -233,8 +244,6 @@ class Liveness:
             names = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
             return (
                 not oldest
-                # A run that is still going may name a removed parent, and has to be told.
-                or self._now - when < _LATE_MS
                 or lsn in self._choices
                 # A copy is made again from its source by a rebuild, removed checkpoints included as long as either still holds them.
                 or number in self._related
