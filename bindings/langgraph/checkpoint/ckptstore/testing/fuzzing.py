@@ -155,9 +155,9 @@ class SaverMachine(machine.SaverMachine):
         """A command that answers an interrupt, and may update the state too. Of two answers the second counts."""
         self.task(self.runs[number % len(self.runs)], NULL_TASK, (*writes, ("__resume__", answer)))
 
-    @rule(number=PICK, writes=WRITES)
-    def run_again(self, number: int, writes: Writes) -> None:
-        """A task is run again on a checkpoint that it led on from already: somebody goes back and answers otherwise."""
+    @rule(number=PICK, writes=WRITES, more=st.booleans())
+    def run_again(self, number: int, writes: Writes, more: bool) -> None:
+        """A task is run again on a checkpoint that it led on from already, and writes something else, or more than it did."""
         done = [
             (thread, ns, found.put.id, batch)
             for thread, ns, found in self.checkpoints()
@@ -167,6 +167,8 @@ class SaverMachine(machine.SaverMachine):
         ]
         if done:
             thread, ns, id, batch = done[number % len(done)]
+            if more:
+                writes = (*((write.channel, write.value) for write in batch.writes), *writes)
             self.do(PutWrites(self.number(), thread, ns, id, batch.task, batch.path, writes, self.writer()))
 
     @rule(thread=st.sampled_from(THREADS), ns=st.sampled_from(NAMESPACES), writes=WRITES)
