@@ -65,19 +65,4 @@ MUTANTS = {
             [("isinstance(item.file, str) and _FILE.fullmatch(item.file)", "isinstance(item.file, str)")],
         ),
     ],
-    "An await that is cancelled or times out": [
-        Mutant(
-            "await-writes-one-by-one",
-            "an async call stores its writes one after the other",
-            "bindings/langgraph/checkpoint/ckptstore/saver.py",
-            [
-                (
-                    "        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)\n",
-                    "        for write in writes:\n"
-                    "            await asyncio.to_thread(self.put_writes, config, [write], task_id, task_path)\n",
-                )
-            ],
-            by=["test_awaits_that_time_out"],
-        ),
-    ],
 }

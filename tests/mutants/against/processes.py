@@ -52,6 +52,14 @@ MUTANTS = {
             by=["test_commits_are_seen_by_the_others_at_once"],
         ),
     ],
+    "Any number may look": [
+        Mutant(
+            "looks-exclude-each-other",
+            "who looks at a picture of a damaged log lets nobody look beside",
+            OPENING,
+            [("self._lock.try_shared() and self._look_beside():\n", "self._lock.try_shared() and False:\n")],
+        ),
+    ],
     "A killed writer stops nobody": [
         Mutant(
             "begun-segment-stays",
@@ -233,6 +241,19 @@ MUTANTS = {
         ),
     ],
     "An await that is cancelled": [
+        Mutant(
+            "await-writes-one-by-one",
+            "an async call stores its writes one after the other",
+            "bindings/langgraph/checkpoint/ckptstore/saver.py",
+            [
+                (
+                    "        await asyncio.to_thread(self.put_writes, config, writes, task_id, task_path)\n",
+                    "        for write in writes:\n"
+                    "            await asyncio.to_thread(self.put_writes, config, [write], task_id, task_path)\n",
+                )
+            ],
+            by=["test_awaits_that_time_out"],
+        ),
         Mutant(
             "threads-left-behind",
             "each async put leaves a thread behind",

@@ -43,6 +43,15 @@ MUTANTS = {
             by=["test_every_point_of_the_source_is_killed_at"],
         ),
     ],
+    "[survival.md](survival.md) says": [
+        Mutant(
+            "a-point-not-in-the-table",
+            "the source has a step that the page says nothing of",
+            ENGINE,
+            [('vfs.point("commit:published")', 'vfs.point("commit:published")\n        vfs.point("commit:later")')],
+            by=["test_the_table_names_every_point_of_the_source_and_each_was_survived"],
+        ),
+    ],
     "So also while a store is created": [
         Mutant(
             "store-named-before-its-segment",

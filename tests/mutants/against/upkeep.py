@@ -20,7 +20,7 @@ MUTANTS = {
         Mutant(
             "verify-names-nobody",
             "verify does not say whom damage hits",
-            "ckptstore/upkeep/verify.py",
+            "ckptstore/upkeep/checker.py",
             [("        return self._from_index(problem, fault.lsn)\n", "        return problem\n")],
             by=["test_a_flipped_bit_is_named"],
         ),
