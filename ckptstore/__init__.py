@@ -58,6 +58,7 @@ ckptstore.testing.
 
 from ckptstore import channels, errors
 from ckptstore.errors import CkptStoreError
+from ckptstore.folders import BackupReport, RestoreReport, StoreExistsError, backup, open, restore, salvage, verify
 from ckptstore.model import (
     ChannelHistory,
     Consumed,
@@ -69,7 +70,7 @@ from ckptstore.model import (
     ThreadInfo,
 )
 from ckptstore.options import StoreOptions
-from ckptstore.store import BackupReport, RestoreReport, Store, StoreExistsError, backup, open, restore, salvage, verify
+from ckptstore.store import Store
 from ckptstore.thread import Change, Checkpoint, Thread
 from ckptstore.upkeep.checker import Problem
 from ckptstore.upkeep.erasure import CopiesRemainError

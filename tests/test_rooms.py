@@ -22,7 +22,7 @@ ROOMS = (
     ("lineage",),
     ("state",),
     ("upkeep",),
-    ("store", "thread", "ownership", "serde", "channels", "metrics"),
+    ("store", "folders", "thread", "ownership", "serde", "channels", "metrics"),
     ("modes",),
     ("inspect",),
     ("transfer",),
@@ -35,7 +35,7 @@ FRAMEWORKS = {"langgraph", "langchain_core", "typer", "rich", "psycopg"}
 NEEDED = {"msgpack", "zstandard", "lmdb", "apsw", "pydantic"}
 """What the engine may import at module level: its dependencies."""
 
-KNOW_THE_FOLDER = {"store", "inspect", "testing"}
+KNOW_THE_FOLDER = {"store", "folders", "inspect", "testing"}
 """Rooms outside storage/ that may name storage/local: who opens a folder, who shows one, and the crash filesystem."""
 
 TESTING = {f"ckptstore.testing.{name}" for name in ("calls", "machine", "model", "playing", "runs", "session")}

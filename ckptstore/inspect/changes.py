@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ckptstore.errors import InvalidArgumentError
+from ckptstore.folders import backup, restore, salvage
 from ckptstore.inspect.looking import opened_whole
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress
@@ -20,7 +21,7 @@ from ckptstore.storage import Compaction, View
 from ckptstore.storage.local.backup import BackupReport, RestoreReport
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.layout import Layout
-from ckptstore.store import Store, backup, restore, salvage
+from ckptstore.store import Store
 from ckptstore.upkeep.erasure import CopiesRemainError
 from ckptstore.upkeep.policy import PruneReport as PruneReport
 from ckptstore.upkeep.policy import RetentionPolicy

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ckptstore.errors import CkptStoreError
+from ckptstore.folders import verify
 from ckptstore.inspect.looking import cut_short
 from ckptstore.inspect.opened import opened
 from ckptstore.inspect.progress import Progress
 from ckptstore.storage.local.index.kinds import kept_kind
 from ckptstore.storage.local.layout import Layout, boot_id, mount_type, read_clean, read_owner, refuse_network_filesystem
-from ckptstore.store import verify
 from ckptstore.upkeep.verify import VerifyReport
 
 PACKAGES = (

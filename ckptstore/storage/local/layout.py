@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ckptstore.errors import CorruptionError, FormatVersionError, UnsupportedFilesystemError
+from ckptstore.errors import CorruptionError, FormatVersionError, InvalidArgumentError, UnsupportedFilesystemError
 from ckptstore.storage.local.format import MAJOR
 from ckptstore.storage.local.vfs import Vfs
 
@@ -242,3 +242,14 @@ def refuse_network_filesystem(path: Path) -> None:
             f"{path} is on a network filesystem ({kind}), where file locks and shared memory are not reliable: "
             "use a local disk, or pass allow_network_filesystem=True if one machine alone ever opens it"
         )
+
+
+def named_folder(argument: str, path: object) -> Path:
+    """The folder that a caller names.
+
+    Raises:
+        InvalidArgumentError: names the argument.
+    """
+    if not isinstance(path, str | os.PathLike) or not os.fspath(path) or "\0" in str(os.fspath(path)):
+        raise InvalidArgumentError(f"{argument}={path!r}: a folder name is needed")
+    return Path(os.path.realpath(os.fspath(path)))

@@ -39,13 +39,12 @@ MUTANTS = {
         Mutant(
             "verify-opens-the-store",
             "verify opens a store that nobody has open, and closes it again",
-            "ckptstore/store.py",
+            "ckptstore/folders.py",
             [
                 (
-                    "    with checking.checked(path, progress=progress) as log:\n        return verify_log(log, progress)\n",
-                    "    open(path).close()\n"
-                    "    with checking.checked(path, progress=progress) as log:\n"
-                    "        return verify_log(log, progress)\n",
+                    '    with checking.checked(named_folder("store", store), progress=progress) as log:\n',
+                    '    open(named_folder("store", store)).close()\n'
+                    '    with checking.checked(named_folder("store", store), progress=progress) as log:\n',
                 )
             ],
             by=["test_nothing_is_written"],
