@@ -6,10 +6,11 @@ leaves behind:
     write      `<id>.seg.tmp`, fsynced: nothing happened; swept at the next open
     check      under the commit lock: what was appended since the survey must not need what falls away, else the group is left alone
     name       rename, folder fsynced: from here on a recovery takes the new segment and deletes the old ones
-    publish    the index points into the new segment, in the same transaction that counts the compaction. A process that dies between
+    publish    the index points into the new segment with all frames that change, and forgets those that fall away, in the same
+               transaction that counts the compaction. A process that dies between
                name and publish leaves a segment that nobody knows; the next holder of the commit lock takes it back (engine.py),
                a recovery believes it: both are right, since nothing was appended in between
-    repoint    the rest of the index, in portions; both copies are there, so readers may use either
+    repoint    the rest of the index, in portions; those frames are the same in both, so readers may use either
     unlink     the old segments. Readers that hold them open go on; whoever comes late finds the file gone and asks the index again
 
 Frames keep their LSNs, and records their ordinals: a dead record leaves a void entry. Extra space is one new segment at a time.
@@ -55,6 +56,8 @@ class _Written(NamedTuple):
     size: int
     kept: frozenset[Ref]
     """Records of the group that live on."""
+    altered: frozenset[int]
+    """LSNs of frames that fall away or are not what they were."""
 
 
 class Compactor:
@@ -211,6 +214,7 @@ class Compactor:
         fd = self._vfs.open(self._engine.layout.segments / f"{number:020d}.seg.tmp", create=True)
         locations: dict[int, Location] = {}
         kept: set[Ref] = set()
+        altered: set[int] = set()
         changed = len(group) > 1
         try:
             data = fmt.encode_segment_header(header)
@@ -229,10 +233,13 @@ class Compactor:
                             for record, entry in zip(records, found.frame.entries, strict=True)
                         )
                     )
-                    if records is None:
-                        continue
                     lsn = found.header.lsn
+                    if records is None:
+                        altered.add(lsn)
+                        continue
                     entries = [VOID if record is None else record.entry() for record in records]
+                    if [list(entry) for entry in entries] != found.frame.entries:
+                        altered.add(lsn)
                     bodies = b"".join(record.body for record in records if record is not None)
                     frame, chain = fmt.encode_frame(chain, lsn, found.header.durable, pack(entries), bodies)
                     self._vfs.pwrite(fd, frame, offset)
@@ -247,7 +254,7 @@ class Compactor:
         finally:
             self._vfs.close(fd)
         self._vfs.point("compact:synced")
-        return _Written(header, locations, offset, frozenset(kept))
+        return _Written(header, locations, offset, frozenset(kept), frozenset(altered))
 
     def _refuse_damage(self, first: int, end: int, read: set[int]) -> None:
         """A scan ends at a bad frame: what stands behind it would be lost with the old segment."""
@@ -272,6 +279,9 @@ class Compactor:
                     view = View(kv)
                     view.count_compaction()
                     publish(kv, written.header.segment)
+                    # What falls away or changes does so in the moment that counts: whoever looks before sees an older count, and chooses
+                    # anew at its commit; whoever looks after sees what is left. Frames that stay as they are move later, in portions.
+                    self._move(kv, written.altered, written.locations, {old.segment for old in group})
                     if not self._vfs.exists(path):
                         self._vfs.point("compact:checked")
                         self._vfs.rename(path.with_name(path.name + ".tmp"), path)
@@ -297,6 +307,19 @@ class Compactor:
     def _locations(self, header: fmt.SegmentHeader) -> dict[int, Location]:
         return {found.header.lsn: found.location for found in self._segments.scan(header.segment, header.length, header.salt)}
 
+    def _move(self, kv: Kv, lsns: Iterable[int], locations: dict[int, Location], replaced: set[int]) -> None:
+        """Let the index point at the new place of frames that stood in old segments, or forget those that have none."""
+        view = View(kv)
+        for lsn in lsns:
+            known = get_location(kv, lsn)
+            if known is None or known.segment not in replaced:
+                continue
+            if lsn in locations:
+                put_location(kv, lsn, locations[lsn])
+            else:
+                drop_location(kv, lsn)
+                view.drop_dead(lsn)
+
     def _repoint(self, header: fmt.SegmentHeader, locations: dict[int, Location], old: list[int]) -> None:
         """Move the index over, in portions, and delete the old segments."""
         replaced = set(old)
@@ -304,17 +327,8 @@ class Compactor:
         while True:
             try:
                 with self._engine.commit_lock(self._timeout), self._index.write() as kv:
-                    view = View(kv)
                     portion = list(islice(located(kv, first, end - first), _PORTION))
-                    for lsn in portion:
-                        known = get_location(kv, lsn)
-                        if known is None or known.segment not in replaced:
-                            continue
-                        if lsn in locations:
-                            put_location(kv, lsn, locations[lsn])
-                        else:
-                            drop_location(kv, lsn)
-                            view.drop_dead(lsn)
+                    self._move(kv, portion, locations, replaced)
             except IndexFullError:
                 continue
             if not portion:
