@@ -6,6 +6,7 @@ Kills at each of its points are in tests/crash/test_kill.py.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import shutil
@@ -22,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 
 import ckptstore
 from ckptstore import LaneName, Store, StoreOptions
-from ckptstore.errors import CkptStoreError, CorruptionError
+from ckptstore.errors import CkptStoreError, CorruptionError, StorageIOError
 from ckptstore.storage.local.handle import LocalStorage
 from ckptstore.storage.local.vfs import Vfs
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
@@ -347,14 +348,15 @@ def test_what_is_stored_after_a_compaction_rests_on_what_it_left(tmp_path: Path)
     assert_whole(path, 6)
 
 
-def test_what_is_stored_while_a_compaction_writes_keeps_what_it_rests_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("moment", ["compact:synced", "compact:published", "compact:portion"])
+def test_what_is_stored_while_a_compaction_writes_keeps_what_it_rests_on(tmp_path: Path, moment: str) -> None:
     """After the survey, version 6 is stored as a patch of version 4, which nothing needed when the survey was made."""
     path = tmp_path / "store"
     due: list[int] = []
 
     class Meanwhile(Vfs):
         def point(self, name: str) -> None:
-            if name == "compact:synced" and due:
+            if name == moment and due:
                 growing(store, due.pop())
 
     with opened(path, "process", Meanwhile(), segment_bytes=1 << 20, auto_compact=False) as store:
@@ -365,6 +367,47 @@ def test_what_is_stored_while_a_compaction_writes_keeps_what_it_rests_on(tmp_pat
         store.compact()
         assert due == []
     assert_whole(path, 6)
+
+
+def test_a_death_is_dealt_with_though_the_first_to_hear_of_it_fails(tmp_path: Path) -> None:
+    """A compaction dies when its segment has its name: whoever comes next has to take it back, or a recovery believes it."""
+    path = tmp_path / "store"
+
+    class Once(UNSYNCED.__class__):
+        left = 1
+
+        def unlink(self, path: Path) -> None:
+            if self.left and path.suffix == ".seg":
+                self.left = 0
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            super().unlink(path)
+
+    with opened(path, "process", Once(), segment_bytes=1 << 20, auto_compact=False) as store:
+        for number in range(6):
+            growing(store, number)
+        store.prune("t")
+        died = subprocess.run([sys.executable, "-c", DIES_NAMED, str(path)], cwd=ROOT, timeout=60)
+        assert died.returncode == -signal.SIGKILL
+        with pytest.raises(StorageIOError):
+            growing(store, 6)
+        growing(store, 6)
+    assert_whole(path, 6)
+
+
+DIES_NAMED = """
+import os, signal, sys
+from pathlib import Path
+from ckptstore.storage.local.vfs import Vfs
+from tests.crash.programs import opened
+
+class Dies(Vfs):
+    def point(self, name):
+        if name == "compact:named":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+with opened(Path(sys.argv[1]), "process", Dies(), segment_bytes=1 << 20, auto_compact=False) as store:
+    store.compact()
+"""
 
 
 # -- faults that were found ---------------------------------------------------------------------------------------------------

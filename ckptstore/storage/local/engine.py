@@ -273,8 +273,9 @@ class Engine:
             if self._closed and not leaving:
                 raise StoreClosedError(f"{self.layout.root} was closed while this call waited: nothing of it was kept")
             if died:
-                self._tail_is_clear = False
-                self._after_death()
+                with told(f"a commit in {self.layout.root}"):
+                    self._after_death()
+                died = False
             if self._page.poisoned:
                 raise StorePoisonedError(
                     f"{self.layout.root}: an fsync failed earlier, so what was written since is uncertain. Reads go on; close the "
@@ -284,10 +285,10 @@ class Engine:
                 self._begin_session()
             yield
         finally:
-            self._page.release()
+            self._page.release(died=died)
 
     def _after_death(self) -> None:
-        """The last holder of the commit lock died: take back a segment that it named and did not publish.
+        """The last holder of the commit lock died: cut what it appended, and take back a segment that it named, and did not publish.
 
         One made by compaction: others may base new records on what it leaves out, and the next recovery would believe its list of
         replaced segments; all that it holds still stands in those. One begun by a commit: the next commit gives its LSNs to others.
@@ -295,6 +296,7 @@ class Engine:
         with self._index.read() as kv:
             end = get_end(kv)
             assert end is not None
+            self._clear_tail(self.segments.fd(end.segment), end)
             active = self.segments.header(end.segment)
             for number in self.segments.numbers():
                 header = self.segments.header(number)
@@ -369,7 +371,8 @@ class Engine:
     def _clear_tail(self, fd: int, end: End) -> None:
         """Cut what a writer left behind that died between append and publish: the end of its frame could outlive a shorter one.
 
-        Asked once, and again after each holder of the lock that died: one that lives cuts what it does not publish, or poisons.
+        Asked at the first append, and by whoever gets the lock of a holder that died: one that lives cuts what it does not publish,
+        or poisons.
         """
         if self.vfs.pread(fd, 1, end.tail) not in _NOTHING:
             self.activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)

@@ -120,8 +120,6 @@ class LocalStorage:
         self.path = Path(os.path.realpath(os.fspath(path)))
         self._options = options
         self._vfs = vfs
-        if os.name == "nt":
-            raise NotImplementedError("ckptstore does not run on Windows yet")
         if not options.allow_network_filesystem:
             refuse_network_filesystem(self.path)
         self._closed = False

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import struct
@@ -26,6 +25,11 @@ from pathlib import Path
 from ckptstore.activity import Activity
 from ckptstore.errors import LockTimeoutError
 from ckptstore.forks import own_locks
+
+try:
+    import fcntl
+except ImportError as error:
+    raise ImportError("ckptstore does not run on Windows yet: its locks between processes are those of POSIX (fcntl)") from error
 
 _PAGE = 64
 _HOLDER = struct.Struct("<QQ")
@@ -131,10 +135,15 @@ class SharedPage:
             raise
         return died
 
-    def release(self) -> None:
-        """Give the commit lock up."""
+    def release(self, *, died: bool = False) -> None:
+        """Give the commit lock up.
+
+        Args:
+            died: the holder before died, and what that left behind is still there: the next holder is to be told, too.
+        """
         try:
-            _HOLDER.pack_into(self._page, 0, 0, 0)
+            if not died:
+                _HOLDER.pack_into(self._page, 0, 0, 0)
             fcntl.flock(self._fd, fcntl.LOCK_UN)
         finally:
             self._mutex.release()
