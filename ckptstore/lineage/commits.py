@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ckptstore.codec.names import channel_bit, name_hash, run_hash, task_hash
 from ckptstore.codec.records import (
+    LANE_SCOPE,
     ChannelPast,
     Encoded,
     Kind,
@@ -24,6 +25,7 @@ from ckptstore.codec.records import (
     encode_history,
     encode_lane,
     encode_thread,
+    encode_tombstone,
     encode_writes,
     pack_plain,
     pack_slots,
@@ -278,6 +280,8 @@ class Commits:
                     consumed = before.consumed
                 if parent_ref is None and own is None:
                     history = self._twin_history(view, number, edge, draft.versions)
+            if parent is not None and parent_number is not None and parent_ref is None and history is None:
+                records += self._loss(view, number, parent_number, parent)
             ordinal = len(records)
             records.append(
                 encode_checkpoint(
@@ -393,6 +397,16 @@ class Commits:
         raise ConflictError(
             f"{lane}: the head is {shown}, this put expects {parent!r}: another writer was faster. Read the head and try again"
         )
+
+    @staticmethod
+    def _loss(view: View, lane: int, parent_number: int, parent: str) -> list[Encoded]:
+        """What says with a child that its parent was removed: the index knows, and the log may have forgotten it by compaction."""
+        entry = view.checkpoint(lane, parent_number)
+        if entry is None or not entry.removed:
+            return []  # not stored yet
+        head = view.head(lane)
+        head_id = None if head is None else checkpoint_id(view.entry(head.ref, Kind.CHECKPOINT))
+        return [encode_tombstone(LANE_SCOPE, lane, time.time_ns() // 1_000_000, name_hash(parent), (), head_id)]
 
     @staticmethod
     def _twin_history(

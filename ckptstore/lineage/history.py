@@ -25,8 +25,8 @@ from ckptstore.model import Ref, Typed, WritesRecord
 from ckptstore.storage import View
 from ckptstore.storage.catalog import CheckpointEntry
 
-_MARKS = frozenset({"__no_writes__", "__return__", "__start__"})
-_TRIGGER = "branch:to:"
+# LangGraph's marks of a task that wrote nothing, or returned: no channels, so no checkpoint has a version of them.
+_MARKS = frozenset({"__no_writes__", "__return__"})
 
 
 class WriteItem(NamedTuple):
@@ -257,8 +257,7 @@ _REPLAY_ORDER = itemgetter(0, 1, 2, 3)
 def history_channels(view: View, lane: int, start: CheckpointEntry) -> list[str]:
     """Channels of which a survivor needs the past when its ancestors go.
 
-    Those that have a version and no value, and those that writes on its path touch and it holds no value of. Not LangGraph's marks and
-    triggers, which are gone with their step: nobody rebuilds one.
+    Those that have a version and no value, and those that writes on its path touch and it holds no value of, but for marks.
     """
     table = read_record(view, start.ref).table
     wanted = {channel for channel, slot in table.items() if slot.value is None}
@@ -279,8 +278,4 @@ def history_channels(view: View, lane: int, start: CheckpointEntry) -> list[str]
         if parent is None:
             break
         entry = parent
-    return sorted(
-        channel
-        for channel in wanted
-        if (channel not in table or table[channel].value is None) and channel not in _MARKS and not channel.startswith(_TRIGGER)
-    )
+    return sorted(channel for channel in wanted if (table[channel].value is None if channel in table else channel not in _MARKS))

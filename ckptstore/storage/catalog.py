@@ -524,7 +524,9 @@ class Catalog:
             else:
                 number = _number(found)
             entry = self.checkpoint(lane, number)
-            if entry is not None and not entry.removed:
+            if entry is not None and entry.removed:
+                continue  # said again, with a child that names it
+            if entry is not None:
                 count -= 1
                 self._kv.delete(b"O" + packed + _lsn_key(entry.place))
                 if entry.parent:

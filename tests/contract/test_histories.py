@@ -214,6 +214,36 @@ def test_a_put_under_a_pruned_parent_is_told_of_the_loss_after_a_compaction_and_
         home.reopen(forget_index=True)
 
 
+def test_a_put_under_a_parent_that_compaction_forgot_keeps_the_loss(home: Home) -> None:
+    """The index knows of more removed checkpoints than a compacted log: what it knew at a put is written down with that."""
+    for number in range(40):
+        _empty(home.store, f"{number:02}", f"{number - 1:02}" if number else None)
+    home.store.prune("t")
+    home.store.compact()
+    _empty(home.store, "late", "02")
+    for _ in range(2):
+        with pytest.raises(CheckpointLineageIntegrityError, match="'late'"):
+            history(home.store, "late")
+        home.store.compact()
+        home.reopen(forget_index=True)
+
+
+@pytest.mark.parametrize("channel", ["__start__", "branch:to:node", "__return__"])
+def test_prune_keeps_a_channel_of_any_name(home: Home, channel: str) -> None:
+    """No name of a channel is reserved: only a mark without a version is left out."""
+    parent = None
+    for number in range(3):
+        put(home.store, f"{number}", parent, versions={channel: number})
+        write(home.store, f"{number}", f"w{number}", task=f"t{number}", channel=channel)
+        parent = f"{number}"
+    put(home.store, "last", parent, versions={channel: 3})
+    before = history(home.store, "last", channel)
+    assert before == (None, ["w0", "w1", "w2"])
+    home.store.prune("t")
+    home.store.compact()
+    assert history(home.store, "last", channel) == before
+
+
 def test_a_survivor_put_again_under_another_parent_has_the_new_past(home: Home) -> None:
     """What was kept of its removed ancestors belonged to the old one."""
     store = home.store
