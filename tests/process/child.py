@@ -334,10 +334,9 @@ def orphan(store_path: str) -> None:
     """The forking process is killed; the child it left behind goes on, and does not keep its locks."""
     with opened(Path(store_path), vfs=Vfs()) as store:
         put(store, "t", "parent")
-        pid = os.fork()
-        if pid:
-            say(f"child {pid}")
+        if os.fork():
             os.kill(os.getpid(), 9)
+        say(f"child {os.getpid()}")  # it has let go by now of what it inherited
         hear()
         put(store, "t", "orphan")
         say(" ".join(ids(store, "t")))
@@ -356,10 +355,9 @@ def orphan_of_a_holder(store_path: str) -> None:
 
         threading.Thread(target=store._storage.commit, args=(resolve,), daemon=True).start()
         holding.wait()
-        pid = os.fork()
-        if pid:
-            say(f"child {pid}")
+        if os.fork():
             os.kill(os.getpid(), 9)
+        say(f"child {os.getpid()}")  # it has let go by now of what it inherited
         hear()
     os._exit(0)
 
@@ -380,10 +378,9 @@ def orphan_of_a_compactor(store_path: str) -> None:
         store.delete("gone")
         threading.Thread(target=store.compact, daemon=True).start()
         compacting.wait()
-        pid = os.fork()
-        if pid:
-            say(f"child {pid}")
+        if os.fork():
             os.kill(os.getpid(), 9)
+        say(f"child {os.getpid()}")  # it has let go by now of what it inherited
         hear()
     os._exit(0)
 
