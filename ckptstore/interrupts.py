@@ -35,9 +35,15 @@ class HoldBack:
         self._noted.append((number, frame))
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
+        raised: BaseException | None = None
         for number, handler in self._handlers:
-            _signal.signal(number, handler)
+            try:
+                _signal.signal(number, handler)
+            except BaseException as caught:  # by a handler that is back already: the others have to come back, too
+                raised = caught
         for noted, frame in self._noted:
             for number, handler in self._handlers:
                 if number == noted:
                     handler(noted, frame)
+        if raised is not None:
+            raise raised

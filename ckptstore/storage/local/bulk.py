@@ -38,8 +38,10 @@ class WholeFrame(NamedTuple):
 
 
 def read_directories(segments: Segments, kv: Kv, lsns: Collection[int]) -> Iterator[tuple[int, list[Entry] | None]]:
-    """(LSN, directory) of these frames; None for one that the quick way does not find good."""
+    """(LSN, directory) of these frames; None for one that the quick way does not find good, or not at all."""
     wanted = [(segment, offset, min(length, _DIRECTORY), lsn) for segment, offset, length, lsn in locations(kv, lsns)]
+    if len(wanted) < len(lsns):
+        yield from ((lsn, None) for lsn in set(lsns) - {place[3] for place in wanted})
     for data, at, _, lsn in _pieces(segments, wanted):
         directory = fmt.directory_at(data, at, lsn)
         yield lsn, None if directory is None else directory[0]

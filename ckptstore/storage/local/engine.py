@@ -493,8 +493,12 @@ class Engine:
         """After a failed fsync the kernel may have dropped the data and the error: nothing may build on this log any more."""
         self._page.poison()
         logger.error("%s: %s; writes are refused from here on", self.layout.root, why)
-        with contextlib.suppress(OSError):
+        try:
             self.vfs.write_file(self.layout.poison, why.encode())
+        except OSError:
+            # On a disk that flushes nothing any more. It is needed only as long as the page cache lives.
+            with contextlib.suppress(OSError):
+                self.layout.poison.write_text(why)
 
     def sync(self) -> None:
         with self._index.read() as kv:
@@ -661,16 +665,14 @@ class Engine:
         grown = size >= max(_TRIM_FROM, owner.get("packed", 0) * 5 // 4)
         if size > _TRIM_TO or not (grown or compacted):
             return
-        source: IndexEnv = self._index
-        if compacted:
-            # What compaction took out of the log leaves marks in the index; an index of the log as it is now has none.
-            source = KINDS[self._index.kind](self._next_epoch())
-            headers, _ = recovery.sweep(self.segments)
-            if fill(source, self.segments, headers, 0).segment != headers[-1].segment:
-                recovery.set_aside(self.segments, headers[-1])
-        packed = source.copy_packed(self._next_epoch())
-        if source is not self._index:
-            source.close()
+        before = self._epoch
+        try:
+            packed = self._packed_anew() if compacted else self._index.copy_packed(self._next_epoch())
+        except CkptStoreError as error:
+            # A damaged log, or no space: the index that is there knows all of it.
+            logger.info("%s: the index was not packed: %s", self.layout.root, error)
+            self._epoch = before
+            return
         self._index.close()
         self._index = packed
         data = packed.data_file().stat()
@@ -679,6 +681,17 @@ class Engine:
         for number in self.layout.epochs():
             if number != self._epoch:
                 shutil.rmtree(self.layout.epoch(number), ignore_errors=True)
+
+    def _packed_anew(self) -> IndexEnv:
+        """An index of the log as it is: what compaction took out of that leaves marks in the present one."""
+        anew: IndexEnv = KINDS[self._index.kind](self._next_epoch())
+        try:
+            headers, _ = recovery.sweep(self.segments)
+            if fill(anew, self.segments, headers, 0).segment != headers[-1].segment:
+                recovery.set_aside(self.segments, headers[-1])
+            return anew.copy_packed(self._next_epoch())
+        finally:
+            anew.close()
 
     def _next_epoch(self) -> Path:
         self._epoch += 1
