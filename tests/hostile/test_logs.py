@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 import tempfile
 from collections.abc import Callable
@@ -17,10 +18,12 @@ from ckptstore import CkptStoreError, LaneName, Store, channels
 from ckptstore.codec.records import Kind
 from ckptstore.errors import CorruptionError, ForeignSegmentError
 from ckptstore.inspect.stats import store_report
+from ckptstore.options import IndexKind
 from ckptstore.storage.local.hints import read_hint
 from ckptstore.storage.local.layout import Layout, read_identity
 from ckptstore.storage.local.segment import Segments
 from ckptstore.storage.local.vfs import OS
+from tests.helpers import flip, frames
 from tests.hostile.mutating import Tree
 from tests.hostile.stores import USES, frame_trees, pack, sealed_hint, store_tree, write_store
 
@@ -206,3 +209,21 @@ def test_a_log_that_begins_before_its_first_number_is_damage(tmp_path: Path) -> 
     write_store(tree, tmp_path / "store")
     with pytest.raises(CorruptionError):
         ckptstore.open(tmp_path / "store")
+
+
+def descriptors() -> list[str]:
+    return sorted(os.listdir("/dev/fd"))
+
+
+@pytest.mark.parametrize("index", ["lmdb", "sqlite"])
+def test_an_open_of_a_damaged_log_leaves_nothing_open(tmp_path: Path, index: IndexKind) -> None:
+    """Refused, while the error is still held; or, where it was to be read only, once it is closed again."""
+    write_store(a_store(tmp_path / "made"), tmp_path / "store")
+    third = list(frames(tmp_path / "store"))[2]
+    flip(third.path, third.offset + third.size - 1)
+    before = descriptors()
+    with pytest.raises(CorruptionError) as refused:
+        ckptstore.open(tmp_path / "store", index=index)
+    assert descriptors() == before, refused
+    ckptstore.open(tmp_path / "store", index=index, read_only=True).close()
+    assert descriptors() == before, refused

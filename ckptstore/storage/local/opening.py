@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,16 +113,17 @@ class _Opening:
         self._forked = forked
         self._private: Path | None = None
         self._damage: CorruptionError | None = None
+        # Of an open that fails nothing stays: descriptors have no other owner, and a map would wait for a collection of garbage.
+        self._held = ExitStack()
 
     def run(self) -> Opened:
         self._create_folder()
-        self._lock = self._folder_lock()
-        try:
+        with self._held:
+            self._lock = self._folder_lock()
+            self._held.callback(self._lock.close)
             with told(f"{self.layout.root} could not be opened"):
                 self._open()
-        except BaseException:
-            self._lock.close()
-            raise
+            self._held.pop_all()
         return Opened(
             self._lock,
             self.identity,
@@ -184,7 +186,6 @@ class _Opening:
             # flock conversions are not atomic: in between, another may have been alone and given the index up.
             if self._lock.try_shared() and self._index_is_still_ours():
                 return
-            self._release_index()
         elif self._lock.try_shared():
             if self._join():
                 return
@@ -197,12 +198,24 @@ class _Opening:
             f"{self.options.lock_timeout:g} s"
         )
 
+    def _hold_segments(self) -> None:
+        self.segments = Segments(self.vfs, self.layout, self.identity)
+        self._held.callback(self.segments.close)
+
+    def _hold_index(self, kind: str, folder: Path) -> None:
+        self._index = KINDS[kind](folder, forked=self._forked)
+        self._held.callback(self._index.close)
+
+    def _hold_page(self, path: Path) -> None:
+        self._page = SharedPage(path, self._activity)
+        self._held.callback(self._page.close)
+
     def _look_beside(self) -> bool:
         """Make a picture beside others who look at theirs; False where one came in who can be joined."""
         if not self.layout.store.exists() or (self._may_write() and read_owner(self.layout) is not None):
             return False
         self.identity = read_identity(self.vfs, self.layout)
-        self.segments = Segments(self.vfs, self.layout, self.identity)
+        self._hold_segments()
         self._open_private()
         return True
 
@@ -212,7 +225,7 @@ class _Opening:
             self._create()
         self.identity = read_identity(vfs, layout)
         self._refuse_unknown_features()
-        self.segments = Segments(vfs, layout, self.identity)
+        self._hold_segments()
         if not self._may_write():
             self._open_private()
             return
@@ -237,7 +250,7 @@ class _Opening:
         if not self.options.read_only:
             self._activity.cut_tail_bytes += recovery.cut(self.segments, end.segment, end.tail)
         # After a kill the page cache still holds everything: one fsync makes it durable and lets the watermark say so.
-        self._page = SharedPage(layout.shared, self._activity)
+        self._hold_page(layout.shared)
         self._page.start(self._make_durable(end))
         self._published = end
         self._claim()
@@ -302,7 +315,7 @@ class _Opening:
             return None
         self._epoch = int(owner["epoch"])
         try:
-            self._index = index(folder, forked=self._forked)
+            self._hold_index(index.kind, folder)
         except (IndexIOError, IndexUnusableError):  # damaged, or not to be opened after a fork: nobody else needs this epoch
             return None
         end = None if self._index.is_cut() else self._read_end()
@@ -315,17 +328,16 @@ class _Opening:
                 raise _LogToBeWrittenError
             recovery.drop_begun_in_vain(self.segments, headers)
         newest = headers[-1].segment
-        if end.segment != newest:
+        if end.segment > newest:
+            raise CorruptionError(
+                f"{self.layout.segment(end.segment)} is missing; the index knows records up to LSN {end.next_lsn - 1}. "
+                "Restore it or a backup, or run `ckpt salvage`"
+            )
+        if end.segment < newest:
             self._index.close()
-            if end.segment > newest:
-                raise CorruptionError(
-                    f"{self.layout.segment(end.segment)} is missing; the index knows records up to LSN {end.next_lsn - 1}. "
-                    "Restore it or a backup, or run `ckpt salvage`"
-                )
             return None
         size = self.vfs.size(self.segments.fd(end.segment))
         if size < end.tail:
-            self._index.close()
             raise CorruptionError(
                 f"{self.layout.segment(end.segment)} has {size} bytes; the index knows records up to LSN {end.next_lsn - 1}, which "
                 f"end at offset {end.tail}. It was truncated: restore a backup, or run `ckpt salvage`"
@@ -341,6 +353,7 @@ class _Opening:
         try:
             return self._rebuild(headers, poisoned)
         except CorruptionError as error:
+            self._index.close()
             raise _LogToBeWrittenError(error) from None
 
     def _rebuild(self, headers: list[fmt.SegmentHeader], poisoned: bool) -> End:
@@ -354,7 +367,7 @@ class _Opening:
         layout.owner.unlink(missing_ok=True)
         for number in known:
             shutil.rmtree(layout.epoch(number), ignore_errors=True)
-        self._index = KINDS[self._kind](layout.epoch(self._epoch), forked=self._forked)
+        self._hold_index(self._kind, layout.epoch(self._epoch))
         started = time.monotonic()
         end = fill(self._index, self.segments, headers, recovery.drop_begun_in_vain(self.segments, headers))
         if end.segment != headers[-1].segment:
@@ -365,7 +378,6 @@ class _Opening:
         if clean.get("uuid") == self.identity.uuid.hex():
             segment, tail, next_lsn, _ = clean["end"]
             if next_lsn > end.next_lsn:
-                self._index.close()
                 raise CorruptionError(
                     f"{layout.segment(segment)}: the log ends at LSN {end.next_lsn - 1}, but was closed in order at LSN "
                     f"{next_lsn - 1} (offset {tail}). Records are missing: restore a backup, or run `ckpt salvage`"
@@ -402,13 +414,6 @@ class _Opening:
     def _index_is_still_ours(self) -> bool:
         owner = read_owner(self.layout)
         return self._private is not None or (owner is not None and owner.get("epoch") == self._epoch and not owner.get("stale"))
-
-    def _release_index(self) -> None:
-        self._index.close()
-        self._page.close()
-        self.segments.close()
-        if self._private is not None:
-            shutil.rmtree(self._private, ignore_errors=True)
 
     def _join(self) -> bool:
         """Enter a store that others have open; False when there is nothing to join, or nothing that can be joined by looking."""
@@ -447,13 +452,13 @@ class _Opening:
             return False
         if [data.st_dev, data.st_ino] != owner.get("file"):
             return False
-        self.segments = Segments(self.vfs, self.layout, self.identity)
-        self._index = index(folder, forked=self._forked)
+        self._hold_segments()
+        self._hold_index(index.kind, folder)
         end = self._read_end()
         if end is None:
             self._index.close()
             return False
-        self._page = SharedPage(self.layout.shared, self._activity)
+        self._hold_page(self.layout.shared)
         self._published = end
         return True
 
@@ -470,17 +475,13 @@ class _Opening:
         replaced = {old for header in headers for old in header.replaces}
         headers = [header for header in headers if header.segment not in replaced]
         self._private = Path(tempfile.mkdtemp(prefix="ckptstore-"))
+        self._held.callback(shutil.rmtree, self._private, ignore_errors=True)
         self._epoch = 0
-        self._index = KINDS[self.options.index or DEFAULT](self._private, forked=self._forked)
+        self._hold_index(self.options.index or DEFAULT, self._private)
         found: list[CorruptionError] = []
-        try:
-            self._published = fill(self._index, self.segments, headers, 0, damage=found)
-        except BaseException:
-            self._index.close()
-            shutil.rmtree(self._private, ignore_errors=True)
-            raise
+        self._published = fill(self._index, self.segments, headers, 0, damage=found)
         self._damage = damage or next(iter(found), None)
-        self._page = SharedPage(self._private / "SHARED", self._activity)
+        self._hold_page(self._private / "SHARED")
         self._page.start(0)
 
     def _read_end(self) -> End | None:
