@@ -226,4 +226,4 @@ METHODS = {
     Reopen: "reopen",
     Crash: "crash",
 }
-"""The method of a driver, and of the model, that a call is made by."""
+"""The method of a driver that a call is made by; the model has the same, but for `crash` (session.py)."""

@@ -253,7 +253,7 @@ def write_image(image: Image, folder: Path, *, garbage_index: bool = False) -> P
 
     Args:
         folder: must not exist.
-        garbage_index: also make an `index/` as a power cut leaves it: files full of garbage, and an OWNER of another boot.
+        garbage_index: also make an `index/` of LMDB as a power cut leaves it: files full of garbage, and an OWNER of another boot.
     """
     folder.mkdir(parents=True)
     for name, data in image.items():

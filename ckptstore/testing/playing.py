@@ -21,7 +21,7 @@ from ckptstore.testing.calls import (
     Source,
     Version,
 )
-from ckptstore.testing.model import Batch, Checkpoint, Lane, batch_of
+from ckptstore.testing.model import Batch, Checkpoint, Lane, Model, batch_of
 from ckptstore.testing.runs import CHANNELS, DELTA, Run, batches, channels_of, finished, folded, strangers
 from ckptstore.testing.session import Session
 
@@ -91,7 +91,7 @@ class RunsMachine(RuleBasedStateMachine):
     # -- what calls are made of ------------------------------------------------------------------------------------------
 
     @property
-    def model(self) -> Any:
+    def model(self) -> Model:
         return self.session.model
 
     def number(self) -> int:
@@ -118,11 +118,14 @@ class RunsMachine(RuleBasedStateMachine):
         if not found:
             return None
         thread, ns, checkpoint = found[number % len(found)]
-        return (thread, ns, self.model.checkpoint(thread, ns, None)) if where == "head" else (thread, ns, checkpoint)
+        if where == "head":
+            head = self.model.checkpoint(thread, ns, None)
+            assert head is not None  # a lane with checkpoints has one
+            checkpoint = head
+        return thread, ns, checkpoint
 
     def lane(self, thread: str, ns: str) -> Lane | None:
-        found: Lane | None = self.model.lane(thread, ns)
-        return found
+        return self.model.lane(thread, ns)
 
     def writer(self) -> str:
         return f"w{self.number()}"
@@ -183,10 +186,11 @@ class RunsMachine(RuleBasedStateMachine):
         """A checkpoint made out of another by these writes.
 
         Args:
-            more: `snapshots`, delta channels that get a value; `cleared`, whether the title goes; and fields of the put.
+            more: `snapshots`, delta channels that get a value; `cleared`, whether the title goes; `run`, the run in its
+                metadata; and fields of the put.
         """
         made_of = list(made_of)
-        snapshots, cleared = more.pop("snapshots", ()), more.pop("cleared", False)
+        snapshots, cleared, run = more.pop("snapshots", ()), more.pop("cleared", False), more.pop("run", None)
         versions: dict[str, Version] = dict.fromkeys((*CHANNELS, "note", "step"), "") if at is None else dict(at.versions)
         values = {} if at is None else {name: value for name, value in at.values.items() if name not in DELTA}
         for name in snapshots:
@@ -208,9 +212,8 @@ class RunsMachine(RuleBasedStateMachine):
         fresh = f"{self.number():05}"
         versions |= dict.fromkeys(changed, fresh)
         metadata = {"source": source, "step": values["step"], "user": USERS[len(text) % 2]}
-        if more.get("run") is not None:
-            metadata["run_id"] = more.pop("run")
-        more.pop("run", None)
+        if run is not None:
+            metadata["run_id"] = run
         seen = {"node": {name: versions[name] for name in sorted(changed)}}
         return Put(
             thread, ns, id, None if at is None else at.id, versions, values, tuple(sorted(changed)), metadata, seen, source, **more
