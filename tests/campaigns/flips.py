@@ -38,8 +38,6 @@ class Outcome(NamedTuple):
     """What kind of bytes it hit."""
     outcome: str
     """One of `OUTCOMES`."""
-    verified: bool
-    """Whether verify had found it, too."""
 
 
 class LieError(AssertionError):
@@ -73,11 +71,11 @@ def flipped(sample: Sample, what: Flip, folder: Path) -> Outcome:
     kind = _kind(sample, what)
     flip(copy / what.file, what.offset, 1 << what.bit)
     if sample.name == "backup":
-        return Outcome(kind, *_restored(sample, copy))
-    return Outcome(kind, *_used(sample, copy, what, kind))
+        return Outcome(kind, _restored(sample, copy))
+    return Outcome(kind, _used(sample, copy, what, kind))
 
 
-def _used(sample: Sample, copy: Path, what: Flip, kind: str) -> tuple[str, bool]:
+def _used(sample: Sample, copy: Path, what: Flip, kind: str) -> str:
     try:
         report = ckptstore.verify(copy)
         verified = not report.ok
@@ -91,37 +89,37 @@ def _used(sample: Sample, copy: Path, what: Flip, kind: str) -> tuple[str, bool]
     false = lies(found, sample.truth)
     torn = _torn_at(sample, copy, what)
     if torn is not None and not errors(found, sample.truth) and not lies(found, sample.said[torn - 1]):
-        return "torn", verified
+        return "torn"
     if false:
         raise LieError("; ".join(false))
     if errors(found, sample.truth):
         return _agreed("read", verified, kind)
     if verified:
-        return "verify", True
+        return "verify"
     if kind in UNUSED:
-        return "unused", False
+        return "unused"
     raise LieError(f"nobody noticed {what} in {kind}")
 
 
-def _agreed(outcome: str, verified: bool, kind: str) -> tuple[str, bool]:
+def _agreed(outcome: str, verified: bool, kind: str) -> str:
     if not verified:
         raise LieError(f"{outcome}, but verify found nothing in {kind}")
-    return outcome, True
+    return outcome
 
 
-def _restored(sample: Sample, copy: Path) -> tuple[str, bool]:
+def _restored(sample: Sample, copy: Path) -> str:
     target = copy.with_name("restored")
     try:
         ckptstore.restore(copy, target)
     except CkptStoreError:
         if target.exists():
             raise LieError("a damaged backup restored something") from None
-        return "refused", False
+        return "refused"
     with opened_sample(target) as store:
         false = lies(facts(store, sample.truth), sample.truth)
     if false:
         raise LieError("; ".join(false))
-    return "unused", False
+    return "unused"
 
 
 UNUSED = {
