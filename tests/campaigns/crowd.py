@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import ckptstore
 from tests.campaigns.crowd_roles import WRITERS, Page, Round, Script, back_up, compact, read, script, write
-from tests.crash.programs import Call, State, opened, run, seen
+from tests.crash.programs import Call, Seen, State, opened, run, seen
 
 LENGTH = 120
 MORE = 4
@@ -51,6 +51,7 @@ class Crowd:
         self._page = page
         self._folder = folder
         self._names: dict[int, str] = {}
+        self._killed: list[str] = []
         self.problems: list[str] = []
 
     def start(self, name: str, task: Callable[[], None]) -> None:
@@ -73,7 +74,12 @@ class Crowd:
             if found:
                 name = self._names.pop(pid)
                 code = os.waitstatus_to_exitcode(status)
-                if code not in (0, -signal.SIGKILL):
+                if code == -signal.SIGKILL:
+                    self._killed.append(name)
+                    # Noted before it is sent. Whoever is killed besides was so by somebody else, such as a system without memory.
+                    if len(self._killed) > self._page[Page.STAGE]:
+                        self.problems.append(f"killed: {self._killed}, and {self._page[Page.STAGE]} were meant")
+                elif code:
                     self.problems.append(f"{name}: {(self._folder / f'{name}.error').read_text()}")
         return set(self._names.values())
 
@@ -167,7 +173,7 @@ def check(page: Page, round: Round, scripts: list[Script]) -> None:
     assert _whole(round, round.path, page, scripts, acknowledged=True) == found
     with opened(round.path, round.level) as store:
         run(store, Call("put", "after all", "one", None, "more"))
-        assert seen(store) == {**found, "after all": seen(store)["after all"]}
+        assert seen(store) == {**found, "after all": [Seen("one", None, "more", ())]}
     backup, restored = round.path.with_name("backup"), round.path.with_name("restored again")
     if (backup / "BACKUP").exists():
         ckptstore.restore(backup, restored)

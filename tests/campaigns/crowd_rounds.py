@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ _ONCE = ("written:STORE", "renamed:STORE", "written:KIND", "renamed:KIND", "clos
 
 
 class Player:
-    """The program of crowd.py, in a process of its own."""
+    """The program of crowd.py, in a process of its own. What it says besides answers is in a file, for when no answer comes."""
 
     def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("crowd.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self._errors,
             text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
         )
@@ -38,12 +40,20 @@ class Player:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(_job(folder, row, seed, rng)) + "\n")
         self._process.stdin.flush()
-        return Crowded(**json.loads(self._process.stdout.readline()))
+        answer = self._process.stdout.readline()
+        assert answer, self._said()
+        return Crowded(**json.loads(answer))
+
+    def _said(self) -> str:
+        self._process.wait(10)
+        self._errors.seek(0)
+        return f"the program of crowds ended with {self._process.returncode}: {self._errors.read()}"
 
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait(10)
+        self._errors.close()
 
 
 def _job(folder: Path, row: str, seed: int, rng: random.Random) -> dict[str, Any]:
