@@ -6,7 +6,7 @@ import json
 import random
 import tempfile
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,7 @@ from tests.golden.make import WRITTEN, put, write
 from tests.hostile.mutating import Tree
 from tests.hostile.stores import (
     TIMELINE,
+    USES,
     UUID,
     attempt,
     frame_trees,
@@ -408,6 +409,19 @@ def build_store(tree: Tree) -> Tree:
     return whole
 
 
+def store_targets() -> Iterator[Target]:
+    """Each thing that is done with a store, as it was written and compacted."""
+    for number, name in enumerate(("store", "compacted store")):
+        for use in USES:
+            yield Target(
+                f"{name}, {use.__name__}",
+                build_store,
+                partial(use_tree, use),
+                lambda number=number: [small_stores()[number]["segments"]],  # type: ignore[misc]
+                2,
+            )
+
+
 TARGETS = [
     Target("frame", as_bytes, read_frame, lambda: [sealed_frame(0, frame)[0] for frame in _every_kind()]),
     Target("sealed frame", lambda tree: sealed_frame(0, tree)[0], read_frame, _every_kind, 3),
@@ -421,8 +435,7 @@ TARGETS = [
     Target("identity", build_json, read_identity_file, identity_seeds),
     Target("backup", build_backup, read_backup, backup_seeds),
     Target("recovery", build_recovery, read_recovery, recovery_seeds),
-    Target("store", build_store, use_tree, lambda: [small_stores()[0]["segments"]], 6),
-    Target("compacted store", build_store, use_tree, lambda: [small_stores()[1]["segments"]], 6),
+    *store_targets(),
 ]
 
 _PLAIN = (type(None), bool, int, float, str, bytes)
