@@ -12,8 +12,8 @@ from ckptstore.codec.records import Kind, checkpoint_id, entry_name
 from ckptstore.errors import CkptStoreError, CorruptionError, FrameGoneError
 from ckptstore.lineage.reader import checked_record, stored
 from ckptstore.lineage.values import Values
-from ckptstore.model import LaneName, StoredCheckpoint, ThreadInfo, Typed
-from ckptstore.storage import Storage, View, read_again
+from ckptstore.model import LaneName, Ref, StoredCheckpoint, ThreadInfo, Typed
+from ckptstore.storage import Storage, View, named_entry, read_again
 from ckptstore.storage.catalog import CheckpointEntry, LaneState
 
 # Threads listed in one view: it is closed before the caller goes on.
@@ -248,7 +248,9 @@ def _thread_infos(view: View, threads: Mapping[int, tuple[int, int]]) -> list[Th
         if state.checkpoints:
             filled.setdefault(thread, []).append((lane, state))
     heads = {thread: _head_of(view, lanes) for thread, lanes in filled.items()}
-    texts = _texts(view, [threads[thread] for thread in filled] + [head for head in heads.values() if head is not None])
+    kinds = dict.fromkeys((threads[thread] for thread in filled), Kind.THREAD)
+    kinds |= dict.fromkeys((head for head in heads.values() if head is not None), Kind.CHECKPOINT)
+    texts = _texts(view, kinds)
     return [
         ThreadInfo(
             texts[ref],
@@ -269,14 +271,15 @@ def _head_of(view: View, lanes: Sequence[tuple[int, LaneState]]) -> tuple[int, i
     return view.ref_of(root, state.head) if state.head else None
 
 
-def _texts(view: View, refs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """The name in each of these THREAD records, the id in each of these CHECKPOINT records."""
+def _texts(view: View, kinds: Mapping[tuple[int, int], Kind]) -> dict[tuple[int, int], str]:
+    """The name in each THREAD record, the id in each CHECKPOINT record, of these places."""
     ordinals: dict[int, list[int]] = {}
-    for lsn, ordinal in refs:
+    for lsn, ordinal in kinds:
         ordinals.setdefault(lsn, []).append(ordinal)
     texts = {}
     for lsn, entries in view.directories(ordinals):
         for ordinal in ordinals[lsn]:
-            entry = entries[ordinal]
-            texts[lsn, ordinal] = entry_name(entry) if entry[0] == Kind.THREAD else checkpoint_id(entry)
+            kind = kinds[lsn, ordinal]
+            entry = named_entry(entries, Ref(lsn, ordinal), kind)
+            texts[lsn, ordinal] = entry_name(entry) if kind == Kind.THREAD else checkpoint_id(entry)
     return texts

@@ -59,10 +59,11 @@ class Frame:
 
     def entry(self, ref: Ref, kind: int) -> Entry:
         """The directory entry a reference names, checked to be of the kind the caller expects."""
-        return _entry(self.entries, ref, kind)
+        return named_entry(self.entries, ref, kind)
 
 
-def _entry(entries: list[Entry], ref: Ref, kind: int) -> Entry:
+def named_entry(entries: list[Entry], ref: Ref, kind: int) -> Entry:
+    """The directory entry a reference names, checked to be of the kind the caller expects."""
     if ref.ordinal >= len(entries) or entries[ref.ordinal][0] != kind:
         raise StaleIndexError(f"record {ref.ordinal} at LSN {ref.lsn} is not of kind {kind}: run `ckpt verify`")
     return entries[ref.ordinal]
@@ -96,7 +97,7 @@ class View(Catalog):
 
     def entry(self, ref: Ref, kind: int) -> Entry:
         """The directory entry a reference names, checked to be of the kind the caller expects."""
-        return _entry(self.entries(ref.lsn), ref, kind)
+        return named_entry(self.entries(ref.lsn), ref, kind)
 
 
 Batch = Sequence[Encoded]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import struct
 import subprocess
@@ -17,7 +18,7 @@ import zstandard
 import ckptstore
 from ckptstore import CkptStoreError, LaneName, Store, channels
 from ckptstore.codec.records import Kind
-from ckptstore.errors import CorruptionError, ForeignSegmentError
+from ckptstore.errors import CorruptionError, ForeignSegmentError, StaleIndexError
 from ckptstore.inspect.stats import store_report
 from ckptstore.options import IndexKind
 from ckptstore.storage.local.hints import read_hint
@@ -27,6 +28,7 @@ from ckptstore.storage.local.vfs import OS
 from tests.helpers import flip, frames
 from tests.hostile.mutating import Tree
 from tests.hostile.stores import USES, frame_trees, pack, sealed_hint, store_tree, write_store
+from tests.hostile.targets import small_stores
 
 ROOT = Path(__file__).resolve().parents[2]
 FAR = (1 << 48) - 10
@@ -194,6 +196,17 @@ def test_a_hint_in_order_is_read(hinted: tuple[Layout, Any]) -> None:
 def test_a_hint_that_is_none_is_ignored(hinted: tuple[Layout, Any], change: Callable[[Any], Any]) -> None:
     layout, (_, _, items) = hinted
     assert read(layout, sealed_hint(change(items))) is None
+
+
+@pytest.mark.parametrize("more", [1, 8])
+def test_a_hint_of_more_records_than_there_are_is_found_out(tmp_path: Path, more: int) -> None:
+    """An index that is built of it names records that are of another kind, or are not there."""
+    tree = copy.deepcopy(small_stores()[0])
+    for item in tree["segments"][0][2]:
+        item[3] = [[Kind.VOID, 0, 0, 0]] * more + item[3]
+    write_store(tree, tmp_path / "store")
+    with ckptstore.open(tmp_path / "store") as store, pytest.raises(StaleIndexError):
+        list(store.threads())
 
 
 @pytest.mark.parametrize("stated", [1 << 28, 1 << 60])
