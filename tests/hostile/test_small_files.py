@@ -129,6 +129,7 @@ def test_a_backup_names_no_file_outside_its_folder(store: Path, tmp_path: Path) 
     [
         {"store": 5},
         {"store": "{}"},
+        {"store": "\udcff"},
         {"store": "[" * 100_000},
         {"index": ["lmdb"]},
         {"index": "other"},

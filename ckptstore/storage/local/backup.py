@@ -416,6 +416,7 @@ def _manifest(folder: Path) -> _Manifest:
             raise FormatVersionError(f"{path}: backup format {version}, this version knows {VERSION}: upgrade ckptstore")
         if crc != _facts_crc(facts):
             raise ValueError("it does not match its checksum")
+        facts["store"].encode()  # it becomes a file; lone surrogates cannot
         items = tuple(_Item(*item) for item in facts["segments"])
         manifest = _Manifest(facts["store"], facts["index"], End(*facts["end"]), facts["taken_ms"], items)
         if not _is_sound(manifest):
