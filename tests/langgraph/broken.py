@@ -108,4 +108,17 @@ def fails() -> object:
     raise OSError("no database here")
 
 
+class FailsOnce:
+    """Makes sound savers, and raises at one of the calls."""
+
+    def __init__(self, call: int) -> None:
+        self.call, self.calls = call, 0
+
+    def __call__(self) -> Sound:
+        self.calls += 1
+        if self.calls == self.call:
+            raise OSError(f"out of connections at call {self.call}")
+        return Sound()
+
+
 not_a_function = 7

@@ -100,3 +100,9 @@ def test_a_function_that_makes_no_saver_is_refused() -> None:
         fuzz_saver(broken.fails)
     with pytest.raises(InvalidArgumentError, match="examples=0"):
         fuzz_saver(InMemorySaver, examples=0)
+
+
+@pytest.mark.parametrize("call", [5, 7])
+def test_a_run_that_breaks_off_is_no_run_that_found_nothing(call: int) -> None:
+    with pytest.raises(CkptStoreError, match=f"out of connections at call {call}"):
+        fuzz_saver(broken.FailsOnce(call), examples=5, steps=5)

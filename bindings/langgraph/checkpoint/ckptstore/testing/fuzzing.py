@@ -5,7 +5,6 @@ from __future__ import annotations
 import unittest
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -299,14 +298,25 @@ def _search(fuzzed: type[SaverMachine], how: settings) -> SaverViolation | None:
     if not session.exact:
         how = settings(how, phases=[phase for phase in how.phases if phase not in (Phase.shrink, Phase.explain)])
     fuzzed.failure = None
-    # Flaky: a saver that answers now this and now that may pass when hypothesis tries the program again.
-    with suppress(SaverViolation, Flaky):
+    try:
         run_state_machine_as_test(fuzzed, settings=how)
+    except SaverViolation:
+        pass
+    except Flaky as flaky:
+        # A saver that answers now this and now that may pass when hypothesis tries the program again: the failure is kept. Without
+        # one it was the run that broke off, as where `make_saver` raises once.
+        if fuzzed.failure is None:
+            raise _cause(flaky) from None
     failure: Failure | None = fuzzed.failure
     if failure is None:
         return None
     # What others are asked makes sense in any subset. What `CkptSaver` is asked does not: there hypothesis makes the program small.
     return SaverViolation(failure if session.exact else reduced(failure, lambda program: _run(fuzzed, program)), session.maker)
+
+
+def _cause(flaky: Exception) -> Exception:
+    """What was raised when hypothesis ran the program first."""
+    return flaky.exceptions[0] if isinstance(flaky, ExceptionGroup) else flaky
 
 
 def _run(fuzzed: type[SaverMachine], program: Program) -> Failure | None:
