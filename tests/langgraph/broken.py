@@ -60,6 +60,15 @@ class ForgetsSeeds(Sound):
         return {channel: {"writes": past["writes"]} for channel, past in super().get_delta_channel_history(**named).items()}
 
 
+class MixesChannels(Sound):
+    """A history has the writes of all channels that were asked for."""
+
+    def get_delta_channel_history(self, *, config: Any, channels: Any) -> Any:
+        found = super().get_delta_channel_history(config=config, channels=["log", "facts"])
+        writes = [write for past in found.values() for write in past["writes"]]
+        return {channel: {**found[channel], "writes": writes} for channel in channels}
+
+
 class ChangesThePast(Sound):
     """Every write on an ancestor counts, whichever run made it: what is inherited does so."""
 

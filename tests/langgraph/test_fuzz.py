@@ -43,6 +43,7 @@ FAULTS = [
     (broken.IgnoresFilters, "which checkpoints", AssertionError),
     (broken.LosesTitles, "values", AssertionError),
     (broken.ForgetsSeeds, "history", AssertionError),
+    (broken.MixesChannels, "history", AssertionError),
     (broken.ChangesThePast, "history", AssertionError),
     (broken.RefusesBefore, "raises KeyError", KeyError),
     (broken.AsyncOnly, "which checkpoints", AssertionError),

@@ -170,7 +170,8 @@ class SaverDriver:
         return {
             channel: Past(
                 (past["seed"],) if "seed" in past else (),
-                tuple((task, value) for task, named, value in past["writes"] if named == channel),
+                # No channel holds a tuple: a write of another channel is like none that is expected.
+                tuple((task, value if named == channel else (named, value)) for task, named, value in past["writes"]),
             )
             for channel, past in self._call(call).items()
         }
