@@ -56,9 +56,15 @@ class Session:
             found = _answer(self.driver, call)
         except Exception as error:
             raise self._violation(call, expected, error) from error
-        if not _alike(call, expected, found):
+        if not self._alike(call, expected, found):
             raise self._violation(call, expected, found)
         return expected
+
+    def _alike(self, call: Call, expected: Any, found: Any) -> bool:
+        """Whether an answer is the model's; of a listing that without its limit."""
+        if isinstance(call, Listing) and not isinstance(found, Refused):
+            return _listed(call, expected, found)
+        return (found is None and isinstance(expected, int)) or _comparable(found) == _comparable(expected)
 
     def _crash(self, call: Crash) -> None:
         """Afterwards everything that was acknowledged is there, and of the call in the middle of which it came all or nothing."""
@@ -155,12 +161,6 @@ def _answer(target: Model | Driver, call: Any) -> Any:
         return getattr(target, METHODS[type(call)])(call)
     except Refused as refused:
         return refused
-
-
-def _alike(call: Call, expected: Any, found: Any) -> bool:
-    if isinstance(call, Listing) and not isinstance(found, Refused):
-        return _listed(call, expected, found)
-    return (found is None and isinstance(expected, int)) or _comparable(found) == _comparable(expected)
 
 
 def _listed(call: Listing, expected: Sequence[Found], found: Sequence[Found]) -> bool:

@@ -45,6 +45,49 @@ class IgnoresFilters(Sound):
         return super().list(config, **{**named, "filter": None})
 
 
+class ListsByNamespace(Sound):
+    """Without a fault: the newest is first in each namespace, and the namespaces come one after the other."""
+
+    def list(self, config: Any, *, limit: Any = None, **named: Any) -> Any:
+        items = sorted(self.inner.list(config, **named), key=lambda item: str(item.config["configurable"]["checkpoint_ns"]))
+        return iter(items[:limit])
+
+
+class RepeatsUnderLimit(ListsByNamespace):
+    """With a limit over several namespaces one is listed twice."""
+
+    def list(self, config: Any, *, limit: Any = None, **named: Any) -> Any:
+        items = list(super().list(config, limit=limit, **named))
+        if limit is not None and (config is None or "checkpoint_ns" not in config["configurable"]):
+            items[1:] = items[:1] * len(items[1:])
+        return iter(items)
+
+
+class IgnoresLimitOfThread(ListsByNamespace):
+    def list(self, config: Any, *, limit: Any = None, **named: Any) -> Any:
+        several = config is None or "checkpoint_ns" not in config["configurable"]
+        return super().list(config, limit=None if several else limit, **named)
+
+
+class LosesNamespaces(ListsByNamespace):
+    """A list of several namespaces lacks one checkpoint of three."""
+
+    def list(self, config: Any, **named: Any) -> Any:
+        items = list(super().list(config, **named))
+        several = config is None or "checkpoint_ns" not in config["configurable"]
+        return iter(items[:2] if several else items)
+
+
+class LosesUsers(ListsByNamespace):
+    """A list of several namespaces has less metadata."""
+
+    def list(self, config: Any, **named: Any) -> Any:
+        for item in super().list(config, **named):
+            if config is None or "checkpoint_ns" not in config["configurable"]:
+                del item.metadata["user"]
+            yield item
+
+
 class LosesTitles(Sound):
     """A value is not stored."""
 

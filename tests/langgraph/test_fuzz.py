@@ -41,6 +41,10 @@ def run(script: str, folder: Path) -> None:
 FAULTS = [
     (broken.LosesPaths, "writes", AssertionError),
     (broken.IgnoresFilters, "which checkpoints", AssertionError),
+    (broken.RepeatsUnderLimit, "which checkpoints", AssertionError),
+    (broken.IgnoresLimitOfThread, "which checkpoints", AssertionError),
+    (broken.LosesNamespaces, "which checkpoints", AssertionError),
+    (broken.LosesUsers, "metadata", AssertionError),
     (broken.LosesTitles, "values", AssertionError),
     (broken.ForgetsSeeds, "history", AssertionError),
     (broken.MixesChannels, "history", AssertionError),
@@ -63,7 +67,8 @@ def test_a_fault_is_found_and_its_program_is_short_and_fails_alike(
     with pytest.raises(error):
         run(report.script, tmp_path)
     if make not in (broken.AsyncOnly, broken.async_only):
-        run(report.script.replace(f"import {make.__name__}", f"import Sound as {make.__name__}"), tmp_path)
+        for sound in ("Sound", "ListsByNamespace"):
+            run(report.script.replace(f"import {make.__name__}", f"import {sound} as {make.__name__}"), tmp_path)
 
 
 class Faulty(SaverMachine):
@@ -78,8 +83,9 @@ def test_the_test_case_of_a_machine_fails_with_the_small_program() -> None:
     assert "import Faulty\n" in str(raised.value)
 
 
-def test_nothing_is_found_in_a_sound_saver_of_another_kind() -> None:
-    assert fuzz_saver(broken.Sound, examples=20, steps=30, seed=2).script is None
+@pytest.mark.parametrize("make", [broken.Sound, broken.ListsByNamespace])
+def test_nothing_is_found_in_a_sound_saver_of_another_kind(make: Any) -> None:
+    assert fuzz_saver(make, examples=20, steps=30, seed=2).script is None
 
 
 def test_methods_that_a_saver_lacks_are_said_and_not_called() -> None:

@@ -1,8 +1,7 @@
 """Any LangGraph saver as a `Driver`: neutral calls in, neutral answers out.
 
-Savers may answer alike in two ways where LangGraph sees no difference; the driver brings both to one. A saver that keeps values by
-(channel, version) shows a value again in every later checkpoint with that version. And `list` over several namespaces or threads may
-come in any order of these.
+Savers may keep values in two ways where LangGraph sees no difference; the driver brings both to one. A saver that keeps them by
+(channel, version) shows a value again in every later checkpoint with that version.
 """
 
 from __future__ import annotations
@@ -177,11 +176,7 @@ class SaverDriver:
         }
 
     def list(self, call: Listing) -> Sequence[Found]:
-        if self.exact or (call.thread is not None and call.ns is not None):
-            return [self._found(item) for item in self._call(call)]
-        found = [self._found(item) for item in self._call(call._replace(limit=None))]
-        found.sort(key=lambda item: item.id, reverse=True)
-        return found if call.limit is None else found[: call.limit]
+        return [self._found(item) for item in self._call(call)]
 
     def _found(self, item: CheckpointTuple) -> Found:
         at, checkpoint = item.config["configurable"], item.checkpoint

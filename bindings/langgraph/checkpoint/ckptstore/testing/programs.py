@@ -27,6 +27,8 @@ class Failure(NamedTuple):
     expected: Any
     found: Any
     """The answer, or the exception that was raised instead."""
+    ordered: bool = True
+    """Whether the order of a listing counts. Where it does not, `expected` is what the list without its limit has."""
 
     @property
     def call(self) -> Call:
@@ -35,10 +37,11 @@ class Failure(NamedTuple):
     @property
     def symptom(self) -> str:
         """What went wrong, without values: `Get: writes`, `Put: raises KeyError`."""
-        return f"{type(self.call).__name__}: {_aspect(self.expected, self.found)}"
+        return f"{type(self.call).__name__}: {_aspect(self)}"
 
 
-def _aspect(expected: Any, found: Any) -> str:
+def _aspect(failure: Failure) -> str:
+    expected, found = failure.expected, failure.found
     if isinstance(found, Exception):
         return f"raises {type(_raised(found)).__name__}"
     if isinstance(expected, Refused):
@@ -48,7 +51,8 @@ def _aspect(expected: Any, found: Any) -> str:
     if isinstance(expected, Mapping):
         return "history"
     if isinstance(expected, list) and isinstance(found, list):
-        return ", ".join(_listed(expected, found)) or "which checkpoints"
+        pair = _mistaken(failure)
+        return ", ".join(_differing(*pair)) if pair else "which checkpoints"
     return "is there" if expected is None else "is not there"
 
 
@@ -61,12 +65,31 @@ def _differing(expected: Found, found: Found) -> list[str]:
     return [name for name in Found._fields if getattr(expected, name) != getattr(found, name)]
 
 
-def _listed(expected: Sequence[Found], found: Sequence[Found]) -> list[str]:
-    """Fields that differ where the same checkpoints are listed; empty where other ones are."""
-    places = [[(item.thread, item.ns, item.id) for item in items] for items in (expected, found)]
-    if places[0] != places[1]:
-        return []
-    return _differing(*next(pair for pair in zip(expected, found, strict=True) if pair[0] != pair[1]))
+def _place(item: Found) -> tuple[str, str, str]:
+    return item.thread, item.ns, item.id
+
+
+def _count(call: Any, expected: Sequence[Found]) -> int:
+    return len(expected) if call.limit is None else min(call.limit, len(expected))
+
+
+def listed_in_any_order(call: Any, expected: Sequence[Found], found: Sequence[Found]) -> bool:
+    """Whether as many checkpoints are listed as there are up to the limit, each of them one of the expected, and none twice."""
+    places = {_place(item) for item in found}
+    return len(found) == len(places) == _count(call, expected) and places <= {_place(item) for item in expected}
+
+
+def _mistaken(failure: Failure) -> tuple[Found, Found] | None:
+    """A checkpoint as it was expected and as it was found in a listing of the right checkpoints; None where other ones are listed."""
+    expected, found = failure.expected, failure.found
+    pairs: Iterable[tuple[Found, Found]] = ()
+    if not failure.ordered:
+        if listed_in_any_order(failure.call, expected, found):
+            wanted = {_place(item): item for item in expected}
+            pairs = [(wanted[_place(item)], item) for item in found]
+    elif list(map(_place, expected)) == list(map(_place, found)):
+        pairs = zip(expected, found, strict=True)
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)
 
 
 def script(failure: Failure, maker: Maker, title: str) -> str:
@@ -127,8 +150,8 @@ class _Writing:
     def _value(self, call: Any) -> str:
         return f"({self._call(call)})" if self._async else self._call(call)
 
-    def _items(self, call: Listing, each: str) -> str:
-        return f"[{each} {'async ' * self._async}for item in {self._call(call)}]"
+    def _items(self, call: Listing, each: str, where: str = "") -> str:
+        return f"[{each} {'async ' * self._async}for item in {self._call(call)}{where and ' if '}{where}]"
 
     def _arguments(self, made: Invocation) -> str:
         shown = [self._literal(argument) for argument in made.arguments]
@@ -169,16 +192,29 @@ class _Writing:
             asked = self._value(call._replace(channels=(channel,)))
             return _compared(f"{asked}[{channel!r}]", _history(channel, expected[channel]))
         if isinstance(call, Listing):
-            names = _listed(expected, found)
-            if not names:
-                where = 'item.config["configurable"]["checkpoint_id"]'
-                return _compared(self._items(call, where), [item.id for item in expected])
-            each, pick = _FIELDS[names[0]]
-            return _compared(self._items(call, each.format("item")), [pick(item) for item in expected])
+            return self._listing(call, failure) if failure.ordered else self._listing_in_any_order(call, failure)
         if expected is None or found is None:
             return _compared(self._call(call), None) if expected is None else [f"assert {self._call(call)} is not None"]
         each, pick = _FIELDS[_differing(expected, found)[0]]
         return _compared(each.format(self._value(call)), pick(expected))
+
+    def _listing(self, call: Listing, failure: Failure) -> list[str]:
+        pair = _mistaken(failure)
+        each, pick = _FIELDS[_differing(*pair)[0] if pair else "id"]
+        return _compared(self._items(call, each.format("item")), [pick(item) for item in failure.expected])
+
+    def _listing_in_any_order(self, call: Listing, failure: Failure) -> list[str]:
+        expected, count, pair = failure.expected, _count(call, failure.expected), _mistaken(failure)
+        read, place = _ID if _ids_tell(failure, count) else _PLACE
+        if pair is not None:
+            each, pick = _FIELDS[_differing(*pair)[0]]
+            return _compared(self._items(call, each.format("item"), f"{read} == {place(pair[0])!r}"), [pick(pair[0])])
+        places = sorted(map(place, expected))
+        items = self._items(call, read)
+        if call.limit is None or not count:
+            return _compared(f"sorted({items})" if count > 1 else items, places[:count])
+        same = f"len(found) == len(set(found)) == {count} and set(found) <= {{{', '.join(map(repr, places))}}}"
+        return [f"found = {items}", f"assert {same}, found"]
 
 
 _FIELDS: dict[str, tuple[str, Any]] = {
@@ -193,6 +229,17 @@ _FIELDS: dict[str, tuple[str, Any]] = {
     "writes": ("{}.pending_writes", lambda item: item.writes),
 }
 """How a script reads each field of a checkpoint, and what it has to be."""
+
+_ID = ('item.config["configurable"]["checkpoint_id"]', lambda item: item.id)
+_PLACE = ('tuple(item.config["configurable"][key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id"))', _place)
+"""How a script reads which checkpoint a listed one is."""
+
+
+def _ids_tell(failure: Failure, count: int) -> bool:
+    """Whether a listing is seen to be wrong by ids alone. A copied thread has the same ones."""
+    ids, found = [item.id for item in failure.expected], [item.id for item in failure.found]
+    right = len(found) == len(set(found)) == count and set(found) <= set(ids)
+    return len(ids) == len(set(ids)) and (not right or _mistaken(failure) is not None)
 
 
 def _config(item: Found) -> dict[str, Any] | None:
