@@ -88,6 +88,34 @@ class LosesUsers(ListsByNamespace):
             yield item
 
 
+class HasNoMetadata(Sound):
+    """Not the shape of LangGraph's tuples."""
+
+    def get_tuple(self, config: Any) -> Any:
+        found = super().get_tuple(config)
+        return found and found._replace(metadata=None)
+
+
+class GivesCheckpoints(Sound):
+    """No tuples at all."""
+
+    def get_tuple(self, config: Any) -> Any:
+        found = super().get_tuple(config)
+        return found and found.checkpoint
+
+
+class HasNoHistory(Sound):
+    def get_delta_channel_history(self, **named: Any) -> Any:
+        return None
+
+
+class TellsMore(Sound):
+    """A history of a channel that was not asked for."""
+
+    def get_delta_channel_history(self, **named: Any) -> Any:
+        return {**super().get_delta_channel_history(**named), "more": {"writes": []}}
+
+
 class LosesTitles(Sound):
     """A value is not stored."""
 

@@ -10,7 +10,8 @@ import asyncio
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.ckptstore.saver import CkptSaver
@@ -53,6 +54,12 @@ _REFUSALS: dict[type[Exception], Refusal] = {
     ThreadExistsError: "exists",
     InvalidArgumentError: "unknown",
 }
+
+
+class Unreadable(NamedTuple):
+    """Stands for a part of an answer that has not the shape of LangGraph's interface, and equals none that is expected."""
+
+    why: str
 
 
 class MakeSaverError(CkptStoreError, RuntimeError):
@@ -166,39 +173,36 @@ class SaverDriver:
         return None if found is None else self._found(found)
 
     def history(self, call: History) -> Mapping[str, Past]:
-        return {
-            channel: Past(
-                (past["seed"],) if "seed" in past else (),
-                # No channel holds a tuple: a write of another channel is like none that is expected.
-                tuple((task, value if named == channel else (named, value)) for task, named, value in past["writes"]),
-            )
-            for channel, past in self._call(call).items()
-        }
+        found = self._call(call)
+        return cast(
+            "Mapping[str, Past]", _read(lambda: {channel: _read(partial(_past, channel, past)) for channel, past in found.items()})
+        )
 
     def list(self, call: Listing) -> Sequence[Found]:
         return [self._found(item) for item in self._call(call)]
 
     def _found(self, item: CheckpointTuple) -> Found:
+        return Found(
+            thread=_read(lambda: _text(item.config["configurable"]["thread_id"])),
+            ns=_read(lambda: _text(item.config["configurable"].get("checkpoint_ns", ""))),
+            id=_read(lambda: _text(item.config["configurable"]["checkpoint_id"])),
+            parent=_read(lambda: None if item.parent_config is None else item.parent_config["configurable"]["checkpoint_id"]),
+            versions=_read(lambda: dict(item.checkpoint["channel_versions"])),
+            values=_read(lambda: self._values(item)),
+            metadata=_read(lambda: dict(item.metadata)),
+            seen=_read(lambda: {node: dict(seen) for node, seen in item.checkpoint["versions_seen"].items()}),
+            writes=_read(lambda: [(task, channel, value) for task, channel, value in item.pending_writes or ()]),
+        )
+
+    def _values(self, item: CheckpointTuple) -> dict[str, Any]:
         at, checkpoint = item.config["configurable"], item.checkpoint
-        versions = dict(checkpoint["channel_versions"])
-        thread, ns, id = at["thread_id"], at.get("checkpoint_ns", ""), at["checkpoint_id"]
-        given = self._given.get((thread, ns, id), frozenset())
-        values = {
+        thread, ns, versions = at["thread_id"], at.get("checkpoint_ns", ""), checkpoint["channel_versions"]
+        given = self._given.get((thread, ns, at["checkpoint_id"]), frozenset())
+        return {
             channel: value
             for channel, value in checkpoint["channel_values"].items()
             if channel in given or not self._is_of_version(thread, ns, channel, versions.get(channel), value)
         }
-        return Found(
-            thread,
-            ns,
-            id,
-            None if item.parent_config is None else item.parent_config["configurable"]["checkpoint_id"],
-            versions,
-            values,
-            dict(item.metadata),
-            {node: dict(seen) for node, seen in checkpoint["versions_seen"].items()},
-            [(task, channel, value) for task, channel, value in item.pending_writes or ()],
-        )
 
     def _is_of_version(self, thread: str, ns: str, channel: str, version: Any, value: Any) -> bool:
         key = (thread, ns, channel, version)
@@ -236,6 +240,28 @@ class SaverDriver:
 
     def crash(self, call: Crash) -> None:
         raise NotImplementedError("make_saver makes new savers only")
+
+
+def _read(read: Callable[[], Any]) -> Any:
+    """A part of an answer. One that cannot be read is a wrong answer, not an error of the call that gave it."""
+    try:
+        return read()
+    except Exception as error:
+        return Unreadable(f"{type(error).__name__}: {error}")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text is needed, not {value!r}")
+    return value
+
+
+def _past(channel: str, past: Any) -> Past:
+    return Past(
+        (past["seed"],) if "seed" in past else (),
+        # No channel holds a tuple: a write of another channel is like none that is expected.
+        tuple((task, value if named == channel else (named, value)) for task, named, value in past["writes"]),
+    )
 
 
 @contextmanager

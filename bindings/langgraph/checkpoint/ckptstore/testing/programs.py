@@ -188,9 +188,11 @@ class _Writing:
             done = f'raise AssertionError("not refused: {expected.why}")'
             return ["try:", f"    {self.statement(call)}", "except Exception:", "    pass", "else:", f"    {done}"]
         if isinstance(call, History):
-            channel = next(name for name in call.channels if expected[name] != found.get(name))
-            asked = self._value(call._replace(channels=(channel,)))
-            return _compared(f"{asked}[{channel!r}]", _history(channel, expected[channel]))
+            wrong = (name for name in call.channels if not isinstance(found, Mapping) or expected[name] != found.get(name))
+            channel = next(wrong, None)
+            if channel is None:  # it has channels that were not asked for
+                return _compared(f"sorted({self._call(call)})", sorted(expected))
+            return _compared(f"{self._value(call)}[{channel!r}]", _history(channel, expected[channel]))
         if isinstance(call, Listing):
             return self._listing(call, failure) if failure.ordered else self._listing_in_any_order(call, failure)
         if expected is None or found is None:
