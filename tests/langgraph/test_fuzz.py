@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,20 @@ def test_a_fault_is_found_and_its_program_is_short_and_fails_alike(
     if make not in (broken.AsyncOnly, broken.async_only):
         for sound in ("Sound", "ListsByNamespace"):
             run(report.script.replace(f"import {make.__name__}", f"import {sound} as {make.__name__}"), tmp_path)
+
+
+class Shelf:
+    def take(self) -> Any:
+        return broken.LosesPaths()
+
+
+@pytest.mark.parametrize("make", [lambda: broken.LosesPaths(), Shelf().take, partial(broken.LosesPaths)])
+def test_a_function_that_no_name_imports_is_left_to_the_reader_of_the_script(make: Any, tmp_path: Path) -> None:
+    script = fuzz_saver(make, examples=300, seed=1).script
+    assert script is not None
+    assert "\nmake_saver = ...  # how you make it\n" in script
+    with pytest.raises(AssertionError):
+        run(script.replace("make_saver = ...", "from tests.langgraph.broken import LosesPaths as make_saver"), tmp_path)
 
 
 class Faulty(SaverMachine):

@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, precondition, rule, run_state_machin
 from langgraph.checkpoint.ckptstore.testing.contract import is_langgraphs
 from langgraph.checkpoint.ckptstore.testing.driver import MakeSaver, OpenSaver, SaverDriver
 from langgraph.checkpoint.ckptstore.testing.invocations import OPTIONAL
-from langgraph.checkpoint.ckptstore.testing.programs import Failure, Maker, listed_in_any_order, script
+from langgraph.checkpoint.ckptstore.testing.programs import Failure, Maker, imported, listed_in_any_order, script
 from langgraph.checkpoint.ckptstore.testing.reducing import Program, reduced
 
 from ckptstore.errors import InvalidArgumentError
@@ -131,7 +131,7 @@ class SaverMachine(machine.SaverMachine):
     @classmethod
     def maker(cls) -> Maker:
         """How a script makes the saver."""
-        return Maker(f"from {cls.__module__} import {cls.__qualname__}", f"{cls.__qualname__}().make_saver()")
+        return imported(cls, "().make_saver()")
 
     @classmethod
     def missing(cls) -> tuple[str, ...]:
@@ -254,7 +254,7 @@ def fuzz_saver(
     for name, value, most in (("examples", examples, 1_000_000), ("steps", steps, 1_000)):
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise InvalidArgumentError(f"{name}={value!r}: a whole number from 1 to {most:,} is needed")
-    made_by = maker if maker is not None else _maker(make_saver)
+    made_by = maker if maker is not None else imported(make_saver, "()")
 
     class Fuzzed(SaverMachine):
         def make_saver(self) -> Any:
@@ -294,11 +294,6 @@ def fuzz_saver(
         None if violation is None else violation.failure,
         None if violation is None else violation.script,
     )
-
-
-def _maker(make_saver: MakeSaver) -> Maker:
-    module, name = getattr(make_saver, "__module__", "__main__"), getattr(make_saver, "__qualname__", "make_saver")
-    return Maker(f"from {module} import {name}", f"{name}()")
 
 
 def _search(fuzzed: type[SaverMachine], how: settings) -> SaverViolation | None:

@@ -20,6 +20,14 @@ class Maker(NamedTuple):
     asynchronous: bool = False
 
 
+def imported(named: Any, use: str) -> Maker:
+    """Importing something by its name and using it; what is a lambda or a method, or made in a function or the main program, has none."""
+    module, name = getattr(named, "__module__", None), getattr(named, "__qualname__", "")
+    if name.isidentifier() and module not in (None, "__main__"):
+        return Maker(f"from {module} import {name}", name + use)
+    return Maker("make_saver = ...  # how you make it", "make_saver()")
+
+
 class Failure(NamedTuple):
     """A program whose last call was answered wrongly."""
 
