@@ -124,6 +124,9 @@ def test_a_function_that_makes_no_saver_is_refused() -> None:
         fuzz_saver(broken.no_saver)
     with pytest.raises(CkptStoreError, match="no database here"):
         fuzz_saver(broken.fails)
+    shared = InMemorySaver()
+    with pytest.raises(CkptStoreError, match="the saver is not empty"):
+        fuzz_saver(lambda: shared, examples=5)
     with pytest.raises(InvalidArgumentError, match="examples=0"):
         fuzz_saver(InMemorySaver, examples=0)
 

@@ -109,6 +109,13 @@ class OpenSaver:
             return [item async for item in method(*made.arguments, **made.named)]
         return await method(*made.arguments, **made.named)
 
+    def holds_something(self) -> bool:
+        """Whether a checkpoint is listed before a program begins."""
+        try:
+            return bool(self.call(invocation(Listing(), Writers())))
+        except Exception:
+            return False  # the programs will show it
+
     def missing(self) -> tuple[str, ...]:
         """Methods that it does not implement, of those that LangGraph runs graphs without."""
         tries = (Delete("nobody"), DeleteForRuns(()), Copy("nobody", "nobody else"), Prune("nobody"))
@@ -137,6 +144,11 @@ class SaverDriver:
             missing: methods that it does not implement, as `OpenSaver.missing` tells.
         """
         self.opened = OpenSaver(make)
+        if self.opened.holds_something():
+            self.close()
+            raise MakeSaverError(
+                "the saver is not empty: make_saver() has to return a new one each time, without checkpoints in it"
+            )
         self.changes = frozenset(name for name, method in OPTIONAL.items() if method not in missing)
         self.exact = isinstance(self.opened.saver, CkptSaver)
         """Whether all holds that `CkptSaver` promises."""
