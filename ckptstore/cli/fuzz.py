@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import Annotated, Any
 
 import typer
@@ -43,6 +44,7 @@ def fuzz(
     if not callable(make):
         raise LoadError(f"{named}: a {type(make).__name__} cannot be called")
     try:
+        from hypothesis.configuration import set_hypothesis_home_dir
         from langgraph.checkpoint.ckptstore.testing import Maker, fuzz_saver
     except ImportError as error:
         package = str(error.name).split(".")[0]
@@ -50,8 +52,13 @@ def fuzz(
     module, _, path = make_saver.partition(":")
     first, *_ = path.split(".")
     maker = Maker(f"from {module} import {first}", f"{path}()")
-    with progress("fuzzing", json) as tick:
-        report = fuzz_saver(make, examples=examples, seed=seed, steps=steps, maker=maker, progress=tick)
+    # hypothesis would leave a folder of its own where the command is run.
+    with tempfile.TemporaryDirectory(prefix="ckpt-fuzz-") as home, progress("fuzzing", json) as tick:
+        set_hypothesis_home_dir(home)
+        try:
+            report = fuzz_saver(make, examples=examples, seed=seed, steps=steps, maker=maker, progress=tick)
+        finally:
+            set_hypothesis_home_dir(None)
     if json:
         print_json(_facts(report))
         return PROBLEMS if report.script else FINE

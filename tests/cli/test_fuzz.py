@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+MAIN = "from ckptstore.cli import main; main()"
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -70,17 +71,27 @@ def test_what_cannot_be_fuzzed(ckpt: Callable[..., Any], arguments: list[str], c
     assert words in ran.err
 
 
-@pytest.mark.parametrize("missing", ["hypothesis", "langchain_core"])
-def test_without_the_extras_one_line_says_what_to_install(missing: str, tmp_path: Path) -> None:
-    (tmp_path / "savers.py").write_text("def make_saver():\n    return None\n")
-    program = f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['ckpt', 'fuzz', 'savers:make_saver']"
-    ran = subprocess.run(
-        [sys.executable, "-c", f"{program}; from ckptstore.cli import main; main()"],
-        cwd=tmp_path,
+def run_command(arguments: str, folder: Path, before: str = "pass") -> subprocess.CompletedProcess[str]:
+    """Run `ckpt fuzz` in a folder, as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-c", f"import sys; {before}; sys.argv = ['ckpt', 'fuzz', *{arguments.split()!r}]; {MAIN}"],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=60,
     )
+
+
+def test_nothing_is_left_in_the_folder_where_it_is_run(tmp_path: Path) -> None:
+    ran = run_command("tests.cli.agents:make_saver --examples 3 --steps 10", tmp_path)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["hypothesis", "langchain_core"])
+def test_without_the_extras_one_line_says_what_to_install(missing: str, tmp_path: Path) -> None:
+    (tmp_path / "savers.py").write_text("def make_saver():\n    return None\n")
+    ran = run_command("savers:make_saver", tmp_path, f"sys.modules[{missing!r}] = None")
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr == f"ckpt: fuzz needs {missing}: pip install 'ckptstore[langgraph,testing]'\n"
