@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
+from contextlib import nullcontext, redirect_stdout
 from typing import Annotated, Any
 
 import typer
@@ -39,6 +41,27 @@ def fuzz(
 
     Your module is imported, and the function called once a program: each time it has to make an empty saver.
     """
+    # What the user's code prints is no part of the JSON document.
+    with redirect_stdout(sys.stderr) if json else nullcontext():
+        report = _fuzzed(make_saver, examples, seed, steps, json)
+    if json:
+        print_json(_facts(report))
+        return PROBLEMS if report.script else FINE
+    print_facts(
+        [
+            ("saver", report.saver),
+            ("programs", f"{report.examples:,} with {counted(report.steps, 'step')}, seed {report.seed}"),
+            ("left out", ", ".join(report.missing) or "nothing"),
+            ("found", report.failure.symptom if report.failure else "nothing"),
+        ]
+    )
+    if report.script:
+        print_line()
+        print(report.script, end="")
+    return PROBLEMS if report.script else FINE
+
+
+def _fuzzed(make_saver: str, examples: int, seed: int, steps: int, json: bool) -> Any:
     named = f"MODULE:MAKE_SAVER={make_saver}"
     make = attribute(named, make_saver, "app.storage:make_saver")
     if not callable(make):
@@ -56,24 +79,9 @@ def fuzz(
     with tempfile.TemporaryDirectory(prefix="ckpt-fuzz-") as home, progress("fuzzing", json) as tick:
         set_hypothesis_home_dir(home)
         try:
-            report = fuzz_saver(make, examples=examples, seed=seed, steps=steps, maker=maker, progress=tick)
+            return fuzz_saver(make, examples=examples, seed=seed, steps=steps, maker=maker, progress=tick)
         finally:
             set_hypothesis_home_dir(None)
-    if json:
-        print_json(_facts(report))
-        return PROBLEMS if report.script else FINE
-    print_facts(
-        [
-            ("saver", report.saver),
-            ("programs", f"{report.examples:,} with {counted(report.steps, 'step')}, seed {report.seed}"),
-            ("left out", ", ".join(report.missing) or "nothing"),
-            ("found", report.failure.symptom if report.failure else "nothing"),
-        ]
-    )
-    if report.script:
-        print_line()
-        print(report.script, end="")
-    return PROBLEMS if report.script else FINE
 
 
 def _facts(report: Any) -> dict[str, Any]:

@@ -89,6 +89,20 @@ def test_nothing_is_left_in_the_folder_where_it_is_run(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_the_saver_prints_is_no_part_of_the_json(tmp_path: Path) -> None:
+    lines = [
+        "from tests.cli.agents import make_saver as make",
+        "print('imported')",
+        "def make_saver():",
+        "    print('made')",
+        "    return make()",
+    ]
+    (tmp_path / "savers.py").write_text("\n".join(lines))
+    ran = run_command("savers:make_saver --examples 1 --steps 2 --json", tmp_path)
+    assert (ran.returncode, json.loads(ran.stdout)["found"]) == (0, None)
+    assert {"imported", "made"} == set(ran.stderr.split())
+
+
 @pytest.mark.parametrize("missing", ["hypothesis", "langchain_core"])
 def test_without_the_extras_one_line_says_what_to_install(missing: str, tmp_path: Path) -> None:
     (tmp_path / "savers.py").write_text("def make_saver():\n    return None\n")
