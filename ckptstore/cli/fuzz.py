@@ -62,10 +62,10 @@ def fuzz(
 
 
 def _fuzzed(make_saver: str, examples: int, seed: int, steps: int, json: bool) -> Any:
-    named = f"MODULE:MAKE_SAVER={make_saver}"
+    named = f"MODULE:MAKE_SAVER={make_saver!r}"
     make = attribute(named, make_saver, "app.storage:make_saver")
     if not callable(make):
-        raise LoadError(f"{named}: a {type(make).__name__} cannot be called")
+        raise LoadError(f"{named}: an object of type {type(make).__name__} cannot be called")
     try:
         from hypothesis.configuration import set_hypothesis_home_dir
         from langgraph.checkpoint.ckptstore.testing import Maker, fuzz_saver

@@ -26,7 +26,7 @@ def attribute(argument: str, name: str, example: str) -> Any:
     """
     module, colon, path = name.partition(":")
     if not (module and colon and path):
-        raise InvalidArgumentError(f"{argument}: MODULE:ATTR is needed, such as {example}")
+        raise InvalidArgumentError(f"{argument}: a module and a name in it are needed, such as {example}")
     # As `python -m` does: the application usually stands where the command is run.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

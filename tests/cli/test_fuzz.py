@@ -55,10 +55,10 @@ def test_a_sound_saver(ckpt: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["tests.langgraph.broken"], 2, "MODULE:ATTR is needed"),
+        (["tests.langgraph.broken:"], 2, "MODULE:MAKE_SAVER='tests.langgraph.broken:': a module and a name in it are needed"),
         (["tests.langgraph.nowhere:make"], 3, "cannot be loaded"),
         (["tests.langgraph.broken:nowhere"], 3, "cannot be loaded"),
-        (["tests.langgraph.broken:not_a_function"], 3, "a int cannot be called"),
+        (["tests.langgraph.broken:not_a_function"], 3, "an object of type int cannot be called"),
         (["tests.langgraph.broken:no_saver"], 2, "a LangGraph checkpoint saver is needed"),
         (["tests.langgraph.broken:fails"], 3, "no database here"),
         (["tests.cli.agents:make_saver", "--examples", "0"], 2, "examples=0"),

@@ -105,7 +105,7 @@ def test_with_the_graph_the_states_are_the_application_s(ckpt: Callable[..., Any
 @pytest.mark.parametrize(
     ("graph", "code", "words"),
     [
-        ("tests.cli.agents", 2, "MODULE:ATTR"),
+        ("tests.cli.agents", 2, "a module and a name in it are needed, such as"),
         ("tests.cli.nowhere:graph", 3, "cannot be loaded"),
         ("tests.cli.agents:nothing", 3, "cannot be loaded"),
         ("tests.cli.agents:broken", 3, "no settings"),
