@@ -52,7 +52,7 @@ def fuzz(
             ("saver", report.saver),
             ("programs", f"{report.examples:,} with {counted(report.steps, 'step')}, seed {report.seed}"),
             ("left out", ", ".join(report.missing) or "nothing"),
-            ("found", report.failure.symptom if report.failure else "nothing"),
+            ("found", report.failure.sentence if report.failure else "nothing"),
         ]
     )
     if report.script:
@@ -91,6 +91,6 @@ def _facts(report: Any) -> dict[str, Any]:
         "steps": report.steps,
         "seed": report.seed,
         "missing": list(report.missing),
-        "found": report.failure.symptom if report.failure else None,
+        "found": report.failure.sentence if report.failure else None,
         "script": report.script,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from functools import partial
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from langgraph.checkpoint.ckptstore.testing import Report, SaverMachine, SaverViolation, fuzz_saver
+from langgraph.checkpoint.ckptstore.testing import Failure, Report, SaverMachine, SaverViolation, fuzz_saver
 from langgraph.checkpoint.memory import InMemorySaver
 
 from ckptstore.errors import CkptStoreError, InvalidArgumentError
+from ckptstore.testing.calls import Call, Delete, Found, Get, History, Listing, Past
 from tests.langgraph import broken
 from tests.langgraph.fuzz import Lmdb, Memory
 
@@ -76,6 +78,39 @@ def test_a_fault_is_found_and_its_program_is_short_and_fails_alike(
             run(report.script.replace(f"import {make.__name__}", f"import {sound} as {make.__name__}"), tmp_path)
 
 
+CHECKPOINT = Found("a", "", "2", "1", {}, {}, {}, {}, [])
+CALLS: list[tuple[Call, Any, Any, str]] = [
+    (
+        History("a", "", "1", ("log",)),
+        {"log": Past()},
+        {},
+        "get_delta_channel_history gives another past than the checkpoint was made of (rules 5 and 6 of docs/fuzzing.md)",
+    ),
+    (
+        Listing("a"),
+        [],
+        [CHECKPOINT],
+        "list gives other checkpoints than it has to, or in another order (rule 2 of docs/fuzzing.md)",
+    ),
+    (Get("a", "", "1"), None, CHECKPOINT, "get_tuple gives a checkpoint that is not there (rule 1 of docs/fuzzing.md)"),
+    (Get("a", "", "1"), CHECKPOINT, None, "get_tuple does not give a checkpoint that is there (rule 1 of docs/fuzzing.md)"),
+    (
+        Get("a", "", "1"),
+        CHECKPOINT,
+        CHECKPOINT._replace(parent=None),
+        "get_tuple gives a checkpoint otherwise than it was stored: parent (rule 1 of docs/fuzzing.md)",
+    ),
+    (Delete("a"), None, KeyError("a"), "delete_thread raises KeyError (rule 7 of docs/fuzzing.md)"),
+]
+
+
+@pytest.mark.parametrize(("call", "expected", "found", "sentence"), CALLS)
+def test_what_went_wrong_is_a_sentence_with_its_rule(call: Call, expected: Any, found: Any, sentence: str) -> None:
+    assert Failure((call,), expected, found).sentence == sentence
+    if not isinstance(call, Delete):
+        assert Failure((Delete("b"), call), expected, found).sentence == re.sub(r"rules? (.*) of", r"rules \1 and 7 of", sentence)
+
+
 class Shelf:
     def take(self) -> Any:
         return broken.LosesPaths()
@@ -96,7 +131,7 @@ class Faulty(SaverMachine):
 
 
 def test_the_test_case_of_a_machine_fails_with_the_small_program() -> None:
-    with pytest.raises(SaverViolation, match="writes\\n") as raised:
+    with pytest.raises(SaverViolation, match=r"pending writes, or their order \(rules 3 and 4 of docs/fuzzing.md\)\n") as raised:
         Faulty.TestCase("runTest").debug()
     assert len(raised.value.failure.program) <= 4
     assert "import Faulty\n" in str(raised.value)

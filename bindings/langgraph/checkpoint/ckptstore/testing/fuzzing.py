@@ -15,8 +15,9 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 from langgraph.checkpoint.ckptstore.testing.contract import is_langgraphs
 from langgraph.checkpoint.ckptstore.testing.driver import MakeSaver, OpenSaver, SaverDriver
+from langgraph.checkpoint.ckptstore.testing.failures import Failure, listed_in_any_order
 from langgraph.checkpoint.ckptstore.testing.invocations import OPTIONAL
-from langgraph.checkpoint.ckptstore.testing.programs import Failure, Maker, imported, listed_in_any_order, script
+from langgraph.checkpoint.ckptstore.testing.programs import Maker, imported, script
 from langgraph.checkpoint.ckptstore.testing.reducing import Program, reduced
 
 from ckptstore.errors import InvalidArgumentError
@@ -46,10 +47,10 @@ class SaverViolation(Violation):
 
     @property
     def script(self) -> str:
-        return script(self.failure, self._maker, self.failure.symptom)
+        return script(self.failure, self._maker)
 
     def __str__(self) -> str:
-        return f"{self.failure.symptom}\n\n{self.script}"
+        return f"{self.failure.sentence}\n\n{self.script}"
 
 
 @dataclass(kw_only=True)

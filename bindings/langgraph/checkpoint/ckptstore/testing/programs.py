@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from langgraph.checkpoint.ckptstore.testing.failures import Failure, differing, how_many, mistaken, place, raised
 from langgraph.checkpoint.ckptstore.testing.invocations import MADE_AT, Invocation, Writers, invocation
 
-from ckptstore.testing.calls import Call, Compact, Found, History, Listing, Past, Refused, SetHead
+from ckptstore.testing.calls import Compact, Found, History, Listing, Past, Refused, SetHead
 
 
 class Maker(NamedTuple):
@@ -28,79 +29,7 @@ def imported(named: Any, use: str) -> Maker:
     return Maker("make_saver = ...  # how you make it", "make_saver()")
 
 
-class Failure(NamedTuple):
-    """A program whose last call was answered wrongly."""
-
-    program: tuple[Call, ...]
-    expected: Any
-    found: Any
-    """The answer, or the exception that was raised instead."""
-    ordered: bool = True
-    """Whether the order of a listing counts. Where it does not, `expected` is what the list without its limit has."""
-
-    @property
-    def call(self) -> Call:
-        return self.program[-1]
-
-    @property
-    def symptom(self) -> str:
-        """What went wrong, without values: `Get: writes`, `Put: raises KeyError`."""
-        return f"{type(self.call).__name__}: {_aspect(self)}"
-
-
-def _aspect(failure: Failure) -> str:
-    expected, found = failure.expected, failure.found
-    if isinstance(found, Exception):
-        return f"raises {type(_raised(found)).__name__}"
-    if isinstance(expected, Refused):
-        return "is not refused"
-    if isinstance(expected, Found) and isinstance(found, Found):
-        return ", ".join(_differing(expected, found))
-    if isinstance(expected, Mapping):
-        return "history"
-    if isinstance(expected, list) and isinstance(found, list):
-        pair = _mistaken(failure)
-        return ", ".join(_differing(*pair)) if pair else "which checkpoints"
-    return "is there" if expected is None else "is not there"
-
-
-def _raised(found: Exception) -> BaseException:
-    """The error of the saver behind a refusal."""
-    return found.__cause__ or found if isinstance(found, Refused) else found
-
-
-def _differing(expected: Found, found: Found) -> list[str]:
-    return [name for name in Found._fields if getattr(expected, name) != getattr(found, name)]
-
-
-def _place(item: Found) -> tuple[str, str, str]:
-    return item.thread, item.ns, item.id
-
-
-def _count(call: Any, expected: Sequence[Found]) -> int:
-    return len(expected) if call.limit is None else min(call.limit, len(expected))
-
-
-def listed_in_any_order(call: Any, expected: Sequence[Found], found: Sequence[Found]) -> bool:
-    """Whether as many checkpoints are listed as there are up to the limit, each of them one of the expected, and none twice."""
-    places = {_place(item) for item in found}
-    return len(found) == len(places) == _count(call, expected) and places <= {_place(item) for item in expected}
-
-
-def _mistaken(failure: Failure) -> tuple[Found, Found] | None:
-    """A checkpoint as it was expected and as it was found in a listing of the right checkpoints; None where other ones are listed."""
-    expected, found = failure.expected, failure.found
-    pairs: Iterable[tuple[Found, Found]] = ()
-    if not failure.ordered:
-        if listed_in_any_order(failure.call, expected, found):
-            wanted = {_place(item): item for item in expected}
-            pairs = [(wanted[_place(item)], item) for item in found]
-    elif list(map(_place, expected)) == list(map(_place, found)):
-        pairs = zip(expected, found, strict=True)
-    return next((pair for pair in pairs if pair[0] != pair[1]), None)
-
-
-def script(failure: Failure, maker: Maker, title: str) -> str:
+def script(failure: Failure, maker: Maker) -> str:
     """The program as Python. Its last line is an assertion that fails, or a call that raises."""
     writing = _Writing(maker)
     body = [writing.statement(call) for call in failure.program[:-1]] + writing.last(failure)
@@ -114,7 +43,7 @@ def script(failure: Failure, maker: Maker, title: str) -> str:
         ["import asyncio\n"] * maker.asynchronous + [maker.imports] + ["import ckptstore"] * ("ckptstore.Lane" in main)
     )
     helpers = [code for name, code in _HELPERS.items() if f"{name}(" in main]
-    return "\n\n\n".join([f'"""{title}"""\n\n{imports}', *helpers, main]) + "\n"
+    return "\n\n\n".join([f'"""{failure.sentence}"""\n\n{imports}', *helpers, main]) + "\n"
 
 
 _HELPERS = {
@@ -190,7 +119,7 @@ class _Writing:
         """The lines that show what is wrong."""
         call, expected, found = failure.call, failure.expected, failure.found
         if isinstance(found, Exception):
-            error = _raised(found)
+            error = raised(found)
             return [f"# {type(error).__name__}: {str(error)!r:.100}", self.statement(call)]
         if isinstance(expected, Refused):
             done = f'raise AssertionError("not refused: {expected.why}")'
@@ -205,21 +134,21 @@ class _Writing:
             return self._listing(call, failure) if failure.ordered else self._listing_in_any_order(call, failure)
         if expected is None or found is None:
             return _compared(self._call(call), None) if expected is None else [f"assert {self._call(call)} is not None"]
-        each, pick = _FIELDS[_differing(expected, found)[0]]
+        each, pick = _FIELDS[differing(expected, found)[0]]
         return _compared(each.format(self._value(call)), pick(expected))
 
     def _listing(self, call: Listing, failure: Failure) -> list[str]:
-        pair = _mistaken(failure)
-        each, pick = _FIELDS[_differing(*pair)[0] if pair else "id"]
+        pair = mistaken(failure)
+        each, pick = _FIELDS[differing(*pair)[0] if pair else "id"]
         return _compared(self._items(call, each.format("item")), [pick(item) for item in failure.expected])
 
     def _listing_in_any_order(self, call: Listing, failure: Failure) -> list[str]:
-        expected, count, pair = failure.expected, _count(call, failure.expected), _mistaken(failure)
-        read, place = _ID if _ids_tell(failure, count) else _PLACE
+        expected, count, pair = failure.expected, how_many(call, failure.expected), mistaken(failure)
+        read, name = _ID if _ids_tell(failure, count) else _PLACE
         if pair is not None:
-            each, pick = _FIELDS[_differing(*pair)[0]]
-            return _compared(self._items(call, each.format("item"), f"{read} == {place(pair[0])!r}"), [pick(pair[0])])
-        places = sorted(map(place, expected))
+            each, pick = _FIELDS[differing(*pair)[0]]
+            return _compared(self._items(call, each.format("item"), f"{read} == {name(pair[0])!r}"), [pick(pair[0])])
+        places = sorted(map(name, expected))
         items = self._items(call, read)
         if call.limit is None or not count:
             return _compared(f"sorted({items})" if count > 1 else items, places[:count])
@@ -241,7 +170,7 @@ _FIELDS: dict[str, tuple[str, Any]] = {
 """How a script reads each field of a checkpoint, and what it has to be."""
 
 _ID = ('item.config["configurable"]["checkpoint_id"]', lambda item: item.id)
-_PLACE = ('tuple(item.config["configurable"][key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id"))', _place)
+_PLACE = ('tuple(item.config["configurable"][key] for key in ("thread_id", "checkpoint_ns", "checkpoint_id"))', place)
 """How a script reads which checkpoint a listed one is."""
 
 
@@ -249,7 +178,7 @@ def _ids_tell(failure: Failure, count: int) -> bool:
     """Whether a listing is seen to be wrong by ids alone. A copied thread has the same ones."""
     ids, found = [item.id for item in failure.expected], [item.id for item in failure.found]
     right = len(found) == len(set(found)) == count and set(found) <= set(ids)
-    return len(ids) == len(set(ids)) and (not right or _mistaken(failure) is not None)
+    return len(ids) == len(set(ids)) and (not right or mistaken(failure) is not None)
 
 
 def _config(item: Found) -> dict[str, Any] | None:

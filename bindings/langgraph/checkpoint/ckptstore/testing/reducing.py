@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from langgraph.checkpoint.ckptstore.testing.programs import Failure
+from langgraph.checkpoint.ckptstore.testing.failures import Failure
 
 from ckptstore.testing.calls import Call, Get, History, Listing, Put, PutWrites
 
