@@ -28,7 +28,7 @@ def fuzz(
             show_default=False,
         ),
     ],
-    examples: Annotated[int, typer.Option(help="How many random programs to run.")] = 200,
+    examples: Annotated[int, typer.Option(help="About how many random programs to run.")] = 200,
     seed: Annotated[int, typer.Option(help="Chooses the programs: the same seed, the same programs.")] = 0,
     steps: Annotated[int, typer.Option(help="The most steps of one program.")] = 50,
     json: Json = False,

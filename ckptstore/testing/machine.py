@@ -67,10 +67,16 @@ class SaverMachine(RunsMachine):
 
     steps: ClassVar[int] = 0
     """Rules run by all examples of the class."""
+    examples: ClassVar[int] = 0
+    """Programs run by the class. hypothesis may run a few more or less than it is told to."""
 
     @invariant()
     def counted(self) -> None:
         type(self).steps += 1
+
+    def teardown(self) -> None:
+        type(self).examples += 1
+        super().teardown()
 
     # -- edits and forks -------------------------------------------------------------------------------------------------
 
@@ -361,16 +367,16 @@ def campaign(machine: type[SaverMachine], *, steps: int, seed: int, each: int = 
         each: the most steps in one program.
         shrink: whether a failing program is made small, which may take minutes.
     """
-    began, examples = time.monotonic(), 0
-    chosen: Any = type(machine.__name__, (machine,), {"steps": 0})
+    began, asked = time.monotonic(), 0
+    chosen: Any = type(machine.__name__, (machine,), {"steps": 0, "examples": 0})
     violation: BaseException | None = None
     while chosen.steps < steps and violation is None:
         few = max(1, min(100, (steps - chosen.steps) // each))
-        violation = _run(chosen, few, each, seed + examples, shrink)
-        examples += few
+        violation = _run(chosen, few, each, seed + asked, shrink)
+        asked += few
     if violation is not None:
         violation.add_note(f"found by {machine.__name__} with seed {seed}")
-    return Report(chosen.steps, examples, seed, time.monotonic() - began, violation)
+    return Report(chosen.steps, chosen.examples, seed, time.monotonic() - began, violation)
 
 
 def _run(machine: type[SaverMachine], examples: int, each: int, first: int, shrink: bool) -> BaseException | None:

@@ -17,3 +17,17 @@ def test_random_programs_answer_what_the_model_says(index: str, steps: int) -> N
     assert report.steps >= steps
     if report.violation is not None:
         raise report.violation
+
+
+def test_the_programs_of_a_campaign_are_those_that_ran() -> None:
+    ran = []
+
+    class Counted(ENGINES["memory"]):  # type: ignore[misc]
+        def teardown(self) -> None:
+            ran.append(self)
+            super().teardown()
+            assert len(ran) < 3
+
+    report = campaign(Counted, steps=300, seed=1, each=10, shrink=False)
+    assert report.violation is not None
+    assert report.examples == len(ran) < 30

@@ -113,8 +113,6 @@ class SaverMachine(machine.SaverMachine):
     TestMySaver = MySaverMachine.TestCase
     """
 
-    examples: ClassVar[int] = 0
-    """Programs run by the class."""
     failure: ClassVar[Failure | None] = None
     """What the last program that went wrong did."""
     session: SaverSession
@@ -196,7 +194,6 @@ class SaverMachine(machine.SaverMachine):
         return str(uuid.uuid5(uuid.UUID(target), "__input__"))
 
     def teardown(self) -> None:
-        type(self).examples += 1
         if hasattr(self, "session") and self.session.failure is not None:
             type(self).failure = self.session.failure
         super().teardown()
@@ -242,7 +239,7 @@ def fuzz_saver(
 
     Args:
         make_saver: returns a new, empty saver, or a context manager, sync or async, of one.
-        examples: programs to run.
+        examples: about how many programs to run.
         seed: the same seed makes the same programs.
         steps: the most steps of one program; a step is one or a few calls.
         maker: how the script makes the saver; importing `make_saver` by its name, when None.
