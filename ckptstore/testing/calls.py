@@ -6,8 +6,11 @@ segments, graphs or serializers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, Protocol
+
+from ckptstore.errors import CheckpointLineageIntegrityError, InvalidArgumentError, ThreadDeletedError, ThreadExistsError
 
 Version = str | int | float
 Source = Literal["loop", "input", "update", "fork"]
@@ -184,6 +187,23 @@ class Refused(Exception):
     def __init__(self, why: Refusal) -> None:
         super().__init__(why)
         self.why = why
+
+
+_REFUSALS: dict[type[Exception], Refusal] = {
+    ThreadDeletedError: "late",
+    CheckpointLineageIntegrityError: "lost",
+    ThreadExistsError: "exists",
+    InvalidArgumentError: "unknown",
+}
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Errors by which ckptstore refuses a call, as `Refused`. No other saver raises them."""
+    try:
+        yield
+    except tuple(_REFUSALS) as error:
+        raise Refused(next(why for kind, why in _REFUSALS.items() if isinstance(error, kind))) from error
 
 
 class Driver(Protocol):

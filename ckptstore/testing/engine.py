@@ -9,13 +9,12 @@ import json
 import random
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ckptstore.errors import CheckpointLineageIntegrityError, InvalidArgumentError, ThreadDeletedError, ThreadExistsError
 from ckptstore.lineage.ownership import Edge, LateRule, Rule, by_token
 from ckptstore.model import Consumed, LaneName, Origin, Source, StoredCheckpoint, Typed
 from ckptstore.options import IndexKind, StoreOptions
@@ -39,29 +38,17 @@ from ckptstore.testing.calls import (
     Prune,
     Put,
     PutWrites,
-    Refusal,
     Refused,
     Reopen,
     SetHead,
+    refusals,
 )
 from ckptstore.testing.crashfs import CrashVfs, Image, write_image
+from ckptstore.testing.runs import USES
 
 _SOURCES = {"loop": Source.LOOP, "input": Source.INPUT, "update": Source.UPDATE, "fork": Source.FORK}
 _ORIGINS = {"task": Origin.TASK, "null": Origin.NULL, "input": Origin.INPUT}
-_USES = {
-    Source.LOOP: frozenset(Origin),
-    Source.UPDATE: frozenset(Origin),
-    Source.INPUT: frozenset({Origin.NULL, Origin.INPUT}),
-    Source.FORK: frozenset({Origin.NULL}),
-}
-"""Origins of the writes that can make a checkpoint of each source."""
-
-_REFUSALS: dict[type[Exception], Refusal] = {
-    ThreadDeletedError: "late",
-    CheckpointLineageIntegrityError: "lost",
-    ThreadExistsError: "exists",
-    InvalidArgumentError: "unknown",
-}
+_USES = {_SOURCES[source]: frozenset(_ORIGINS[origin] for origin in origins) for source, origins in USES.items()}
 
 
 class StoreDriver:
@@ -112,7 +99,7 @@ class StoreDriver:
 
     def put(self, call: Put) -> None:
         token, source = _token(call.writer), _SOURCES[call.source]
-        with _refusals():
+        with refusals():
             self._store().put_checkpoint(
                 LaneName(call.thread, call.ns),
                 call.id,
@@ -131,7 +118,7 @@ class StoreDriver:
 
     def put_writes(self, call: PutWrites) -> None:
         token, origin = _token(call.writer), _ORIGINS[call.origin]
-        with _refusals():
+        with refusals():
             self._store().put_writes(
                 LaneName(call.thread, call.ns),
                 call.target,
@@ -145,7 +132,7 @@ class StoreDriver:
             )
 
     def set_head(self, call: SetHead) -> None:
-        with _refusals():
+        with refusals():
             self._store().set_head(LaneName(call.thread, call.ns), call.id)
 
     # -- reading --------------------------------------------------------------------------------------------------------
@@ -155,7 +142,7 @@ class StoreDriver:
         return None if stored is None else _found(stored)
 
     def history(self, call: History) -> Mapping[str, Past]:
-        with _refusals():
+        with refusals():
             found = self._store().history(LaneName(call.thread, call.ns), call.id, call.channels)
         return {
             channel: Past(
@@ -179,7 +166,7 @@ class StoreDriver:
         return self._store().prune(call.thread)
 
     def copy(self, call: Copy) -> int:
-        with _refusals():
+        with refusals():
             return self._store().copy(call.thread, call.to)
 
     def delete(self, call: Delete) -> bool:
@@ -222,14 +209,6 @@ class StoreDriver:
 
     def _image(self, rng: random.Random, kind: str) -> Image:
         return self._fs.image(rng, "live" if kind == "kill" else "mixed")
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    try:
-        yield
-    except tuple(_REFUSALS) as error:
-        raise Refused(next(why for kind, why in _REFUSALS.items() if isinstance(error, kind))) from error
 
 
 def _token(writer: str | None) -> bytes:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -19,11 +19,8 @@ from langgraph.checkpoint.ckptstore.testing.invocations import OPTIONAL, Invocat
 
 from ckptstore import LaneName
 from ckptstore.errors import (
-    CheckpointLineageIntegrityError,
     CkptStoreError,
     InvalidArgumentError,
-    ThreadDeletedError,
-    ThreadExistsError,
 )
 from ckptstore.testing.calls import (
     Compact,
@@ -39,21 +36,13 @@ from ckptstore.testing.calls import (
     Prune,
     Put,
     PutWrites,
-    Refusal,
-    Refused,
     Reopen,
     SetHead,
+    refusals,
 )
 
 MakeSaver = Callable[[], Any]
 """Returns a new, empty saver, or a context manager, sync or async, of one."""
-
-_REFUSALS: dict[type[Exception], Refusal] = {
-    ThreadDeletedError: "late",
-    CheckpointLineageIntegrityError: "lost",
-    ThreadExistsError: "exists",
-    InvalidArgumentError: "unknown",
-}
 
 
 class Unreadable(NamedTuple):
@@ -164,7 +153,7 @@ class SaverDriver:
         self.opened.close()
 
     def _call(self, call: SaverCall) -> Any:
-        with _refusals():
+        with refusals():
             return self.opened.call(invocation(call, self._writers))
 
     # -- writing --------------------------------------------------------------------------------------------------------
@@ -241,7 +230,7 @@ class SaverDriver:
     # -- what only CkptSaver has -----------------------------------------------------------------------------------------
 
     def set_head(self, call: SetHead) -> None:
-        with _refusals():
+        with refusals():
             self.opened.saver.store.set_head(LaneName(call.thread, call.ns), call.id)
 
     def compact(self, call: Compact) -> None:
@@ -274,12 +263,3 @@ def _past(channel: str, past: Any) -> Past:
         # No channel holds a tuple: a write of another channel is like none that is expected.
         tuple((task, value if named == channel else (named, value)) for task, named, value in past["writes"]),
     )
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Refusals of `CkptSaver`, the only saver with such errors."""
-    try:
-        yield
-    except tuple(_REFUSALS) as error:
-        raise Refused(next(why for kind, why in _REFUSALS.items() if isinstance(error, kind))) from error
