@@ -169,7 +169,7 @@ class SaverMachine(machine.SaverMachine):
         done = [
             (thread, ns, found.put.id, batch)
             for thread, ns, found in self.checkpoints()
-            for child in self.model.lane(thread, ns).children(found.put.id)
+            for child in self.model.threads[thread][ns].children(found.put.id)
             for batch in child.made_by
             if batch.origin == "task"
         ]
