@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,14 @@ def test_a_campaign_that_leaves_a_decoder_out_fails() -> None:
     campaign = Campaign(1)
     campaign.run(0, [target for target in TARGETS if target.name == "segment header"])
     assert set(campaign.unreached()) == set(DECODERS) - {"storage/local/format.py"}
+
+
+def test_the_result_is_of_these_decoders_and_targets_and_came_to_each() -> None:
+    result = json.loads((ROOT / "docs" / "results" / "fuzz-bytes.json").read_text())
+    assert list(result["lines"]) == DECODERS
+    assert list(result["inputs"]) == [target.name for target in TARGETS]
+    assert [name for name, (reached, _) in result["lines"].items() if not reached] == []
+    assert result["findings"] == []
 
 
 def test_inputs_that_reach_new_code_are_kept() -> None:
