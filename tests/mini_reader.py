@@ -57,7 +57,6 @@ class Node:
         self.consumed: list[list[Ref]] = [[], [], []]
         self.batches: list[Batch] = []
         self.history: Ref | None = None
-        self.removed = False
 
     def copy(self) -> Node:
         node = Node()
@@ -72,6 +71,7 @@ class Lane:
         self.thread = thread
         self.ns = ns
         self.nodes: dict[str, Node] = {}
+        self.gone: set[bytes] = set()
         self.head: str | None = None
         self.head_since = 0
 
@@ -225,6 +225,7 @@ class MiniReader:
         elif kind == COPY:
             source, destination = self.lanes[fields[1]], self.lanes[fields[0]]
             destination.nodes = {id: node.copy() for id, node in source.nodes.items()}
+            destination.gone = set(source.gone)
             destination.head, destination.head_since = source.head, source.head_since
         elif kind == HEAD:
             self.lanes[fields[0]].head, self.lanes[fields[0]].head_since = _id(fields[1]), ref[0]
@@ -243,7 +244,8 @@ class MiniReader:
         parent = None if parent_form is None else _id(parent_form)
         groups = [_refs_of(group, ref[0]) for group in consumed[1:]] if consumed else [[], [], []]
         if not node.place:
-            node.place, node.removed = place or ref[0], False
+            node.place = place or ref[0]
+            lane.gone.discard(_hash(_id(form)))
             if node.place > lane.head_since:
                 lane.head, lane.head_since = _id(form), node.place
             node.gated, node.consumed = bool(consumed and consumed[0]), groups
@@ -269,9 +271,9 @@ class MiniReader:
     def _remove(ref: Ref, lane: Lane, hashes: bytes, head: bytes | str | None) -> None:
         gone = {hashes[at : at + 16] for at in range(0, len(hashes), 16)}
         for id, node in lane.nodes.items():
-            if _hash(id) in gone:
-                node.removed = node.removed or node.place > 0
+            if _hash(id) in gone - lane.gone:
                 node.place, node.batches, node.history = 0, [], None
+        lane.gone |= gone
         lane.head, lane.head_since = None if head is None else _id(head), ref[0]
 
     # -- what a user sees -----------------------------------------------------------------------------------------------
@@ -327,9 +329,10 @@ class MiniReader:
                     edges += [[[numbered[i] for i in group] for group in edge] for edge in reversed(kept[1])]
                 break
             parent = None if node.parent is None or node.parent in visited else lane.nodes.get(node.parent)
-            if parent is None or (not parent.place and not parent.removed):
+            lost = node.parent is not None and node.parent not in visited and _hash(node.parent) in lane.gone
+            if not lost and (parent is None or not parent.place):
                 break
-            if parent.removed:
+            if lost or parent is None:
                 raise NotReadable(f"the parent of {id} is lost")
             visited.add(str(node.parent))
             table, mine = self._record(parent)[2], self._record(node)[2]
